@@ -67,5 +67,7 @@ def confinement_of(level: str) -> Confinement:
 def _works(confinement: Confinement) -> bool:
     if not confinement.bubblewrap:
         return False
-    line: Sequence[str] = confinement.wrapped("bubblewrap", (shutil.which("true") or "",), Sandbox(), "/tmp", "/tmp")
+    line: Sequence[str] = confinement.wrap_command(
+        "bubblewrap", (shutil.which("true") or "",), Sandbox(), "/tmp", "/tmp"
+    )
     return subprocess.run(line, capture_output=True, check=False).returncode == 0

@@ -32,7 +32,7 @@ async def ladder_of(level: Level, *hidden: Path, shown: tuple[Path, ...] = (), u
 
 
 async def ran(ladder: Ladder, request: SandboxRequest, *, given: bytes = b"", within_s: float = 60.0) -> Finished:
-    async with ladder.confined(request) as confined:
+    async with ladder.confine(request) as confined:
         return await run_process(
             confined.program,
             deadline_s=asyncio.get_running_loop().time() + within_s,

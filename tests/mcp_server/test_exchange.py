@@ -21,7 +21,7 @@ from toolhub_service.domain.tool import Annotations
 from toolhub_service.mcp_server.http import serving
 from toolhub_service.mcp_server.http.admission import AdmissionTerms
 from toolhub_service.mcp_server.http.exchange import Exchange
-from toolhub_service.mcp_server.http.malformed import malformed
+from toolhub_service.mcp_server.http.malformed import find_malformed
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -246,7 +246,7 @@ async def test_each_answer_is_byte_for_byte_that_of_the_sdks_transport(
         assert [body for body in PLAIN if not await compared(posted(body))] == []
         # What is no message at all is refused before either way.
         is_json = [(b"content-type", b"application/json")]
-        refused = [body for body in OTHER if malformed(is_json, body) is not None]
+        refused = [body for body in OTHER if find_malformed(is_json, body) is not None]
         assert [body for body in OTHER if await compared(posted(body))] == refused
         for changed in WRONG_HEADERS:
             await compared(posted(call(arguments={"value": 1}), changed))

@@ -92,6 +92,6 @@ async def test_sandboxes_cancelled_while_they_are_set_up_leave_nothing(tmp_path:
     """Fails at befa727: a sandbox that has just made a session of its own outlives its starter's death."""
     mark, descriptors = uuid4().hex, open_descriptors()
     confinement = confinement_of("bubblewrap")
-    argv = confinement.wrapped("bubblewrap", ("/bin/sleep", "600"), Sandbox(), str(tmp_path), str(tmp_path))
+    argv = confinement.wrap_command("bubblewrap", ("/bin/sleep", "600"), Sandbox(), str(tmp_path), str(tmp_path))
     assert await cancelled_at_random(10 * KILLS, 7, lambda: run(argv, mark)) == 10 * KILLS
     await nothing_is_left(mark, descriptors)

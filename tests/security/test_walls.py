@@ -127,7 +127,7 @@ async def started_script(level: str, around: ForbiddenResources, descriptors: tu
             bounds=Bounds(processes=100),
             descriptors=descriptors,
         )
-        async with ladder.confined(request) as confined:
+        async with ladder.confine(request) as confined:
             return await finished_program(confined.program)
 
 

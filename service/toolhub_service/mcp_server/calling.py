@@ -34,13 +34,13 @@ from toolhub_service.mcp_server.calls import (
     answer_of,
     call_of,
     context_of,
-    failed,
+    error_to_dict,
     id_of,
     invoke,
     purpose_of,
     resource_link,
 )
-from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
+from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited_approval, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
@@ -76,7 +76,7 @@ class Answered:
     """Of a login that the user was asked for instead of an approval."""
 
 
-def answered(request_state: str | None, responses: InputResponses | None) -> Answered | None:
+def parse_approval_answer(request_state: str | None, responses: InputResponses | None) -> Answered | None:
     if request_state is None:
         return None
     response: Any = (responses or {}).get(_INPUT)
@@ -123,11 +123,11 @@ class Calling:
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
             if came_back.ticket_id and self._engine.logins is not None:
-                await self._engine.logins.completed(came_back.ticket_id, call.principal, _LOGIN_AGAIN_S)
+                await self._engine.logins.wait_for_login(came_back.ticket_id, call.principal, _LOGIN_AGAIN_S)
         if declares_tasks(context) and self._lasts(call.tool) and not self._may_be_asked(call):
             return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
-        approval = awaited(answer.error)
+        approval = awaited_approval(answer.error)
         # Only once: an approval that does not fit would otherwise be retried for ever.
         if approval is not None and approval.is_granted and not call.approval_id:
             answer = await self._invoke(context, self._again(call, approval.approval_id))
@@ -149,10 +149,10 @@ class Calling:
             if not is_unread and (spec is None or not self._engine.policy.could_allow(call.principal, spec)):
                 unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of, FIND_IT)
                 # Answered as if it did not exist: a refusal by policy would reveal that it does.
-                return failed(unknown.error)
+                return error_to_dict(unknown.error)
             answer = answer._replace(error=self._in_mcp_words(call.tool, answer.error))
-        result = await self._shown(call, answer)
-        approval = awaited(answer.error)
+        result = await self._answer_within_limit(call, answer)
+        approval = awaited_approval(answer.error)
         if approval is not None and approval.is_pending:
             how = how_to_approve(approval.approval_id, self._engine.approval_page(approval.approval_id))
             result["content"].append({"type": "text", "text": f"{how}."})
@@ -167,7 +167,7 @@ class Calling:
 
     async def _answer(self, context: Context, call: Call, answer: ToolResult) -> dict[str, Any]:
         if answer.job is not None and declares_tasks(context):
-            return self.tasks.created(context, await self._engine.jobs.get(call.principal, answer.job.job_id))
+            return self.tasks.job_to_created(context, await self._engine.jobs.get(call.principal, answer.job.job_id))
         return await self.visible(call, answer)
 
     async def _waiting(
@@ -188,7 +188,7 @@ class Calling:
             if not job.state.is_final:
                 # The job has asked anew, for an approval that only it can use: one question is enough.
                 await self._engine.withdraw(approval_id, "", f"Job {job.job_id} waits for it now.")
-                return self.tasks.created(context, job)
+                return self.tasks.job_to_created(context, job)
         return await self.visible(call, answer)
 
     def _login_wanted(self, error: ToolError | None) -> str:
@@ -227,7 +227,7 @@ class Calling:
             return _input_required(prompt.request(context), f"{_LOGIN}{ticket.ticket_id}")
         if came_back is None and await prompt.ask_user(context):
             # Accepting may only mean that the page was opened.
-            await pages.completed(ticket.ticket_id, call.principal, _LOGIN_S)
+            await pages.wait_for_login(ticket.ticket_id, call.principal, _LOGIN_S)
             return await self.make(context, self._again(call, ""), Answered("", is_accepted=True))
         return await self._answer(context, call, answer)
 
@@ -262,7 +262,7 @@ class Calling:
                 await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
             raise
         if job.status.result is None:
-            return self.tasks.created(context, job)
+            return self.tasks.job_to_created(context, job)
         return await self.visible(call, job.status.result)
 
     async def _soon(self, job: Job) -> Job:
@@ -274,7 +274,7 @@ class Calling:
                     pass
         return await self._engine.jobs.get(job.call.principal, job.job_id)
 
-    async def _shown(self, call: Call, answer: ToolResult) -> dict[str, Any]:
+    async def _answer_within_limit(self, call: Call, answer: ToolResult) -> dict[str, Any]:
         """Return the answer with at most so many bytes of text as models are shown at once, and a link to the whole."""
         spec = self._engine.catalog.get(call.tool)
         text_max_bytes = (spec.limits.mcp_text_max_bytes if spec is not None else 0) or self._engine.text_max_bytes

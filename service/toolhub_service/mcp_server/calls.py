@@ -205,7 +205,7 @@ def answer_of(
         if getattr(answer, name):
             meta[META_PREFIX + name] = True
     if answer.error is not None:
-        refused = failed(answer.error) if blocks is None else reported(answer.error, blocks)
+        refused = error_to_dict(answer.error) if blocks is None else reported_error_to_dict(answer.error, blocks)
         return refused | {"_meta": {**meta, **refused["_meta"]}}
     if answer.job is not None:
         return job_started(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
@@ -213,20 +213,20 @@ def answer_of(
     if blocks is None:
         result["content"] = [{"type": "text", "text": text_of(answer.value)}, *map(resource_link, answer.artifacts)]
     if not is_value_of_blocks and isinstance(answer.value, dict):
-        result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
+        result["structuredContent"] = _without_cut_marks(answer.value) if answer.truncated else answer.value
     return result
 
 
-def _unmarked(value: JsonValue) -> JsonValue:
+def _without_cut_marks(value: JsonValue) -> JsonValue:
     """Return the value without items that count what was cut: clients validate it against the output schema.
 
     The text of the answer has them.
     """
     if isinstance(value, dict):
-        return {name: _unmarked(each) for name, each in value.items()}
+        return {name: _without_cut_marks(each) for name, each in value.items()}
     if isinstance(value, list):
         kept = value[:-1] if value and isinstance(value[-1], str) and _CUT_MARK.fullmatch(value[-1]) else value
-        return [_unmarked(each) for each in kept]
+        return [_without_cut_marks(each) for each in kept]
     return value
 
 
@@ -255,19 +255,19 @@ def job_started(job_id: str, state: str) -> dict[str, Any]:
     }
 
 
-def reported(error: ToolError, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def reported_error_to_dict(error: ToolError, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """Return an error that a tool of an MCP server reported, with the server's own blocks and structured content."""
     details = dict(error.details)
     structured = details.pop("structuredContent", None)
     details.pop("content", None)
-    refused = failed(structs.replace(error, details=details))
+    refused = error_to_dict(structs.replace(error, details=details))
     refused["content"] += blocks
     if structured is not None:
         refused["structuredContent"] = structured
     return refused
 
 
-def failed(error: ToolError) -> dict[str, Any]:
+def error_to_dict(error: ToolError) -> dict[str, Any]:
     """Return the error, as a text for a model and as a structure."""
     error_shown: dict[str, JsonValue] = {
         "kind": error.kind.value,

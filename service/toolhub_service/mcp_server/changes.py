@@ -148,16 +148,16 @@ class Changes:
                 await self.bus.publish(event)
             # A copy: a stream may end while it is notified.
             for watches, listener in tuple(self._streams.values()):
-                for shown in self._shown(watches, updated):
+                for shown in self._updated_uris(watches, updated):
                     listener(ResourceUpdated(uri=shown))
             for session_id, session in list(self._sessions.items()):
-                shown_here = self._shown(self._watches.get(session_id, {}).values(), updated)
-                if not await _notified(session, events, shown_here):
+                shown_here = self._updated_uris(self._watches.get(session_id, {}).values(), updated)
+                if not await _notify_session(session, events, shown_here):
                     self.forget(session_id)
             # After notifying, so that the first change is sent at once and only later ones are collected.
             await asyncio.sleep(_EVERY_S)
 
-    def _shown(self, watches: Iterable[Watch], updated: set[tuple[str, str]]) -> list[str]:
+    def _updated_uris(self, watches: Iterable[Watch], updated: set[tuple[str, str]]) -> list[str]:
         """Return the URIs that a client is notified of."""
         return [watch.shown for watch in watches if self._may_know(watch) and _is_updated(watch, updated)]
 
@@ -174,7 +174,7 @@ def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:
     return any(source == watch.source and uri.startswith(root) for source, uri in updated)
 
 
-async def _notified(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
+async def _notify_session(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
     """Return whether it accepted: a session that has ended, or accepts nothing, is no longer notified."""
     try:
         async with asyncio.timeout(_SEND_S):

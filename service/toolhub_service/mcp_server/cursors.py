@@ -16,7 +16,7 @@ class Cursors:
         """`key`: the same in all processes of one address."""
         self._seal = PageSeal(key)
 
-    def opened(self, cursor: str | None, principal: Principal, listed: str) -> str:
+    def open(self, cursor: str | None, principal: Principal, listed: str) -> str:
         """Return where the page begins; empty: at the beginning. Raises MCPError for a cursor that this caller did not
         get for this list."""
         place = self._seal.open(cursor or "", principal.id, f"mcp {listed}")
@@ -24,7 +24,7 @@ class Cursors:
             raise MCPError(INVALID_PARAMS, "The cursor is none of this list. Begin without one.")
         return place
 
-    def sealed(self, page: dict[str, Any], principal: Principal, listed: str) -> dict[str, Any]:
+    def seal(self, page: dict[str, Any], principal: Principal, listed: str) -> dict[str, Any]:
         """Return the page with its cursor sealed; one without is the last."""
         place = page.get("nextCursor")
         return page if place is None else page | {"nextCursor": self._seal.seal(place, principal.id, f"mcp {listed}")}

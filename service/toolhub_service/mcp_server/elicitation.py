@@ -27,7 +27,7 @@ class Awaited(NamedTuple):
     is_pending: bool
 
 
-def awaited(error: ToolError | None) -> Awaited | None:
+def awaited_approval(error: ToolError | None) -> Awaited | None:
     """Return the approval that a refused call waits for; None: it waits for none."""
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
         return None

@@ -44,8 +44,8 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError, ToolFailure
 from toolhub_service.guards.foreign_text import has_controls
 from toolhub_service.mcp_server.caller import CALLER, PRINCIPAL, AccessRefused
-from toolhub_service.mcp_server.calling import Calling, answered
-from toolhub_service.mcp_server.calls import Context, failed
+from toolhub_service.mcp_server.calling import Calling, parse_approval_answer
+from toolhub_service.mcp_server.calls import Context, error_to_dict
 from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.engine import Engine
@@ -212,7 +212,7 @@ class Endpoint:
         elif not self._can_be_task(name):
             raise MCPError(METHOD_NOT_FOUND, f"{name} answers at once and cannot be a task.", name)
         call = self._calling.call(ctx, principal, session_of(ctx), name[:_NAME_MAX_CHARS], arguments)
-        return self._calling.tasks.created(ctx, await self._calling.submit(call))
+        return self._calling.tasks.job_to_created(ctx, await self._calling.submit(call))
 
     def _input_schema(self, name: str) -> Any:
         """Return the schema of a tool that the caller may know of: a refusal for missing headers reveals that it
@@ -223,15 +223,15 @@ class Endpoint:
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         principal = self._principal_of(context)
-        cursor = self._pages.opened(params.cursor, principal, "tools")
+        cursor = self._pages.open(params.cursor, principal, "tools")
         mode = self._offer.mode_for(principal)
-        tools = [] if cursor else self._own_tools.shown(mode, principal)
+        tools = [] if cursor else self._own_tools.definitions(mode, principal)
         listed: dict[str, Any] = {"ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
         if mode == "full":
             page = self._offer.page(principal, cursor)
             tools = [*tools, *page.tools]
             if page.next_cursor is not None:
-                listed |= self._pages.sealed({"nextCursor": page.next_cursor}, principal, "tools")
+                listed |= self._pages.seal({"nextCursor": page.next_cursor}, principal, "tools")
         if context.protocol_version == OLDER_VERSION:
             tools = [{**tool, **_AS_TASK} if self._can_be_task(tool["name"]) else tool for tool in tools]
         return listed | {"tools": tools}
@@ -241,21 +241,21 @@ class Endpoint:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
         try:
-            return await self._called(context, params)
+            return await self._call_by_name(context, params)
         except InputRequired as asks:
             return asks.result
 
-    async def _called(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
+    async def _call_by_name(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
         """Make the call. Raises InputRequired."""
         principal, session_id = self._principal_of(context), session_of(context)
         given = given_in(params)
         if is_waiting(params.request_state):
             call, answer = await self._calling.relay.resume(principal, params.request_state or "", given)
             return await self._calling.visible(call, answer)
-        came_back = answered(params.request_state, params.input_responses)
+        came_back = parse_approval_answer(params.request_state, params.input_responses)
         if len(params.name) > _NAME_MAX_CHARS or has_controls(params.name):
             message = "No tool has a name as long as this, or with control characters. Take one from the list of tools."
-            return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
+            return error_to_dict(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
         level = str(dict(context.meta or {}).get(LOG_LEVEL_META_KEY, ""))
         client = self._calling.relay.client(context, session_id, level, {} if came_back else given)
         own = self._own_tools.get(params.name)
@@ -271,16 +271,16 @@ class Endpoint:
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         requester = self._requester(context)
-        cursor = self._pages.opened(params.cursor, requester.principal, "resources")
+        cursor = self._pages.open(params.cursor, requester.principal, "resources")
         page = await self._resources.page(requester, cursor)
-        page = self._pages.sealed(page, requester.principal, "resources")
+        page = self._pages.seal(page, requester.principal, "resources")
         if cursor:
             return page
         return page | {"resources": [*self._skills.resources(requester.principal), *page["resources"]]}
 
     async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         requester = self._requester(context)
-        self._pages.opened(params.cursor, requester.principal, "templates")  # one page: every cursor is refused
+        self._pages.open(params.cursor, requester.principal, "templates")  # one page: every cursor is refused
         page = await self._resources.templates(requester)
         return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
@@ -298,16 +298,16 @@ class Endpoint:
 
     async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         principal = self._principal_of(context)
-        page = self._skills.page(principal, self._pages.opened(params.cursor, principal, "skills"))
-        return self._pages.sealed(page, principal, "skills")
+        page = self._skills.page(principal, self._pages.open(params.cursor, principal, "skills"))
+        return self._pages.seal(page, principal, "skills")
 
     async def _get_skill(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         return self._skills.get(self._principal_of(context), str(params.uri))
 
     async def _list_prompts(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         principal = self._principal_of(context)
-        page = self._prompts.page(principal, self._pages.opened(params.cursor, principal, "prompts"))
-        return self._pages.sealed(page, principal, "prompts")
+        page = self._prompts.page(principal, self._pages.open(params.cursor, principal, "prompts"))
+        return self._pages.seal(page, principal, "prompts")
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
         requester, given = self._requester(context), given_in(params)

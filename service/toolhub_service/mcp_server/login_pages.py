@@ -99,7 +99,7 @@ class LoginPages:
     def url(self, ticket: Ticket) -> str:
         return f"{self.base}{PREFIX}{ticket.ticket_id}"
 
-    async def completed(self, ticket_id: str, principal: Principal, within_s: float) -> bool:
+    async def wait_for_login(self, ticket_id: str, principal: Principal, within_s: float) -> bool:
         """Wait for the end of a login, and return whether it came."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.principal != principal:

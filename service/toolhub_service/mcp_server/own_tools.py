@@ -22,7 +22,7 @@ from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
-from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
+from toolhub_service.mcp_server.calls import Context, error_to_dict, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.program_stubs import NONE_FOUND, stubs_of
@@ -141,7 +141,7 @@ class OwnTools:
         self._finding = [tool.definition for _, tool in finding]
         self._following = [tool.definition for _, tool in following]
 
-    def shown(self, mode: Mode, principal: Principal) -> list[dict[str, Any]]:
+    def definitions(self, mode: Mode, principal: Principal) -> list[dict[str, Any]]:
         """Return their definitions for a list; each can be called in any mode."""
         if mode == "full":
             return self._following
@@ -157,11 +157,13 @@ class OwnTools:
         try:
             args = msgspec.convert(dict(arguments), own.input)
         except msgspec.ValidationError as unfit:
-            return failed(ToolError(kind=ErrorKind.INPUT_SCHEMA_INVALID, message=f"{unfit}. See the input schema."))
+            return error_to_dict(
+                ToolError(kind=ErrorKind.INPUT_SCHEMA_INVALID, message=f"{unfit}. See the input schema.")
+            )
         try:
             return await own.run(args, asked)
         except ToolFailure as refused:
-            return failed(refused.error)
+            return error_to_dict(refused.error)
 
     # Finding
 
@@ -205,18 +207,18 @@ class OwnTools:
             notes.append(NONE_FOUND)
         if notes:
             found["note"] = " ".join(notes)
-        return _structured(found)
+        return _to_tool_result(found)
 
     async def _describe(self, args: DescribeTool, asked: Asked) -> dict[str, Any]:
         own = self.get(args.name)
         if own is not None:
-            return _structured(own.definition)
+            return _to_tool_result(own.definition)
         if args.name == RUN_PROGRAM and (program := self._offer.program_tool(asked.principal)):
-            return _structured(program)
+            return _to_tool_result(program)
         spec = self._offer.visible(asked.principal, self._offer.tool_of(args.name))
         if spec is None:
-            return failed(self._offer.absence(asked.principal, args.name))
-        return _structured(self._offer.definition(spec).tool)
+            return error_to_dict(self._offer.absence(asked.principal, args.name))
+        return _to_tool_result(self._offer.definition(spec).tool)
 
     async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:
         call = self._calling.call(
@@ -240,23 +242,23 @@ class OwnTools:
         result = job.status.result
         if result is not None and result.error is not None:
             return await self._calling.visible(call, result)  # refused: there is nothing to follow
-        return _structured(_status_of(job))
+        return _to_tool_result(_status_of(job))
 
     async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:
-        return _structured(_status_of(await self._awaited(args.job_id, args.wait_s, asked)))
+        return _to_tool_result(_status_of(await self._wait_for_job(args.job_id, args.wait_s, asked)))
 
     async def _result(self, args: JobResult, asked: Asked) -> dict[str, Any]:
-        job = await self._awaited(args.job_id, args.wait_s, asked)
+        job = await self._wait_for_job(args.job_id, args.wait_s, asked)
         if job.status.result is None:
-            return _structured(_status_of(job) | {"note": "It is not over. Ask again."})
+            return _to_tool_result(_status_of(job) | {"note": "It is not over. Ask again."})
         # To an operator, who sees every job, what belongs to its caller is not given: artifacts are not theirs.
         return await self._calling.visible(job.call._replace(principal=asked.principal), job.status.result)
 
     async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
         _check_id(args.job_id)
-        return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
+        return _to_tool_result(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
 
-    async def _awaited(self, job_id: str, wait_s: float, asked: Asked) -> Job:
+    async def _wait_for_job(self, job_id: str, wait_s: float, asked: Asked) -> Job:
         """Return the job, when it is over or the time is. Raises ToolFailure NOT_FOUND unless it is the caller's."""
         _check_id(job_id)
         job = await self._engine.jobs.get(asked.principal, job_id)
@@ -298,7 +300,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": False, "resultType": "complete"}
 
 
-def _structured(value: dict[str, Any]) -> dict[str, Any]:
+def _to_tool_result(value: dict[str, Any]) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": text_of(value)}],
         "structuredContent": value,

@@ -107,7 +107,7 @@ class Client:
         if requests.keys() <= given.keys():
             return {key: given[key] for key in requests}
         if self._context.session.can_send_request:
-            return {key: await self._sent(request) for key, request in requests.items()}
+            return {key: await self._send_to_client(request) for key, request in requests.items()}
         self.question, self._answer = requests, asyncio.get_running_loop().create_future()
         self.is_asked.set()
         return await self._answer
@@ -148,7 +148,7 @@ class Client:
     def wants_lines(self) -> bool:
         return self._level < len(_LEVELS)
 
-    async def _sent(self, request: JsonObject) -> JsonValue:
+    async def _send_to_client(self, request: JsonObject) -> JsonValue:
         """Raises ToolFailure."""
         sent, params, results = _ASKED_BY[str(request["method"])]
         related = ServerMessageMetadata(related_request_id=self._context.request_id)
@@ -216,7 +216,7 @@ class Relay:
             await self._until_asked(running, client)
         except BaseException:
             running.cancel()
-            await shield_until_done(_ended(running))
+            await shield_until_done(_wait_until_done(running))
             raise
         return self._outcome(call, client, running)
 
@@ -236,7 +236,7 @@ class Relay:
             await self._until_asked(waiting.running, waiting.client)
         except BaseException:
             waiting.running.cancel()
-            await shield_until_done(_ended(waiting.running))
+            await shield_until_done(_wait_until_done(waiting.running))
             raise
         return waiting.call, self._outcome(waiting.call, waiting.client, waiting.running)
 
@@ -271,10 +271,10 @@ class Relay:
                 data = {"requiredCapabilities": dict(client.lacking)}
                 raise MCPError(MISSING_CAPABILITY, answer.error.message, data)
             return answer
-        key = self._kept(call, client, running)
+        key = self._keep_waiting(call, client, running)
         raise InputRequired(_asking(client, STATE_PREFIX + key))
 
-    def _kept(self, call: Call, client: Client, running: asyncio.Task[ToolResult]) -> str:
+    def _keep_waiting(self, call: Call, client: Client, running: asyncio.Task[ToolResult]) -> str:
         """Return the name under which it waits. Raises MCPError when too many do."""
         of_one = Counter(each.call.principal.id for each in self._waiting.values())[call.principal.id]
         if len(self._waiting) >= _WAITING_MAX or of_one >= _OF_ONE_MAX:
@@ -294,7 +294,7 @@ class Relay:
         self._waiting.pop(key).expiry.cancel()
 
 
-async def _ended(running: asyncio.Task[ToolResult]) -> None:
+async def _wait_until_done(running: asyncio.Task[ToolResult]) -> None:
     await asyncio.wait({running})
 
 

@@ -98,10 +98,10 @@ class Tasks:
         server.add_request_handler("tasks/list", PaginatedRequestParams, self.list)
         server.extensions = {**server.extensions, EXTENSION: {}}
 
-    def created(self, context: Context, job: Job) -> dict[str, Any]:
+    def job_to_created(self, context: Context, job: Job) -> dict[str, Any]:
         """Return a CreateTaskResult. The job is in the store already."""
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return {**self._described(job), "resultType": "task"}
+            return {**self._job_to_task(job), "resultType": "task"}
         return {"task": {**self._older(job), "status": "working"}}  # it must begin so
 
     # The extension of 2026-07-28, and what it shares with 2025-11-25
@@ -114,7 +114,7 @@ class Tasks:
             if task["status"] == "failed" and result is not None:
                 task["statusMessage"] = _first_text(await self._visible(job.call, result))
             return task
-        task = self._described(job)
+        task = self._job_to_task(job)
         if task["status"] == "completed" and result is not None:
             task["result"] = await self._visible(job.call, result)
         prompt = self._prompt(job)
@@ -128,7 +128,7 @@ class Tasks:
         # 2025-11-25 requires an error for a task that has ended; the newer extension acknowledges it.
         if is_older and (job.state.is_final or job.cancel_reason is not None):
             raise MCPError(INVALID_PARAMS, f"Cannot cancel task: it is {self._older(job)['status']} already.")
-        job = await self._cancelled(job, "The client cancelled its task.")
+        job = await self._cancel_job(job, "The client cancelled its task.")
         return self._older(job) if is_older else {}
 
     async def update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Tasks:
             if len(self._answered) > _ANSWERED_MAX:
                 self._answered.popitem(last=False)
             if action == "decline":
-                await self._cancelled(job, "The client's user declined.")
+                await self._cancel_job(job, "The client's user declined.")
         return {}
 
     # Only 2025-11-25
@@ -163,12 +163,12 @@ class Tasks:
         principal = self._principal_of(context)
         where = JobFilter(principal=principal.id)
         # One more than a page shows whether another one follows.
-        cursor = self._cursors.opened(params.cursor, principal, "tasks")
+        cursor = self._cursors.open(params.cursor, principal, "tasks")
         jobs, _ = await self._engine.jobs.page(principal, where, after=_cursor(cursor), limit=_PAGE + 1)
         listed: dict[str, Any] = {"tasks": [self._older(job) for job in jobs[:_PAGE]]}
         if len(jobs) > _PAGE:
             listed["nextCursor"] = f"{jobs[_PAGE - 1].created_at_unix_ms}:{jobs[_PAGE - 1].job_id}"
-        return self._cursors.sealed(listed, principal, "tasks")
+        return self._cursors.seal(listed, principal, "tasks")
 
     # Whose, and how it looks
 
@@ -190,7 +190,7 @@ class Tasks:
             raise MCPError(INVALID_PARAMS, "Failed to retrieve task: there is none of yours with this id.")
         return job
 
-    async def _cancelled(self, job: Job, reason: str) -> Job:
+    async def _cancel_job(self, job: Job, reason: str) -> Job:
         return await self._engine.jobs.cancel(job.call.principal, job.job_id, reason)
 
     def _prompt(self, job: Job) -> Prompt | None:
@@ -201,7 +201,7 @@ class Tasks:
         message = f"{job.call.tool} waits for approval {job.approval_id}. {how_to_approve(job.approval_id, url)}."
         return Prompt(job.approval_id, f"{message} It goes on by itself then; decline to give it up.", url)
 
-    def _described(self, job: Job) -> dict[str, Any]:
+    def _job_to_task(self, job: Job) -> dict[str, Any]:
         """Return a Task of 2026-07-28, in which a failed call is completed: `failed` is for protocol errors."""
         over = job.expires_at_unix_ms or job.deadline_unix_ms + self._engine.job_keep_ms
         task: dict[str, Any] = {
@@ -222,7 +222,7 @@ class Tasks:
         """Return a Task of 2025-11-25: a failed call is failed, and a cancelled one stays cancelled, whatever its
         result."""
         names = {"ttlMs": "ttl", "pollIntervalMs": "pollInterval"}
-        task = {names.get(name, name): value for name, value in self._described(job).items()}
+        task = {names.get(name, name): value for name, value in self._job_to_task(job).items()}
         if job.cancel_reason is not None:
             task["status"] = "cancelled"
         elif job.state in FINAL_STATES - {JobState.SUCCEEDED, JobState.CANCELLED}:

@@ -140,7 +140,7 @@ class Child(asyncio.SubprocessTransport):
                 transport.close()
             else:
                 pipe.close()
-                self._closed(fd)
+                self._on_pipe_closed(fd)
 
     async def _abandon(self) -> None:
         """End a child that no caller has received yet."""
@@ -199,10 +199,10 @@ class Child(asyncio.SubprocessTransport):
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
         for fd, pipe in _pipes_of(process):
             connect = self._loop.connect_write_pipe if fd == 0 else self._loop.connect_read_pipe
-            closed = partial(self._closed, fd)
+            closed = partial(self._on_pipe_closed, fd)
             await connect(partial(_Pipe, self._protocol, self._pipes, fd, closed), pipe)
 
-    def _closed(self, fd: int, error: Exception | None = None) -> None:
+    def _on_pipe_closed(self, fd: int, error: Exception | None = None) -> None:
         if fd in self._open:
             self._open.remove(fd)
             self._protocol.pipe_connection_lost(fd, error)

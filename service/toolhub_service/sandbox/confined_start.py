@@ -30,16 +30,16 @@ async def write_start(folder: str, ladder: Ladder, request: SandboxRequest, mini
 
     Raises ToolFailure TOOL_UNAVAILABLE when the program could not be confined.
     """
-    async with ladder.confined(request, minimum=minimum) as confined:
+    async with ladder.confine(request, minimum=minimum) as confined:
         level = confined.level
     named = (tuple(request.argv), tuple(request.reads), request.folder, _bounds(request.bounds))
     text = _SCRIPT.format(
         path=[entry for entry in sys.path if entry], terms=ladder.terms(), request=named, minimum=minimum
     )
-    return _written(folder, text), level
+    return _write_start_script(folder, text), level
 
 
-def _written(folder: str, text: str) -> str:
+def _write_start_script(folder: str, text: str) -> str:
     script, start = Path(folder, "start.py"), Path(folder, "start")
     script.write_text(text)
     start.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(str(script))} "$@"\n')
@@ -55,7 +55,7 @@ def become(terms: dict[str, Any], named: tuple[Any, ...], minimum: Level, argume
 async def _exec(ladder: Ladder, named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
     argv, reads, folder, bounds = named
     request = SandboxRequest((*argv, *arguments), {}, folder, reads, bounds=Bounds(**bounds), has_input=True)
-    async with ladder.confined(request, minimum=minimum) as confined:
+    async with ladder.confine(request, minimum=minimum) as confined:
         program = confined.program
         if program.confine is not None:
             program.confine()

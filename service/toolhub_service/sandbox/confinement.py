@@ -110,17 +110,17 @@ class Confinement:
         path, descriptor = folder
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
-                line = self.wrapped(level, argv, sandbox, workspace, path, calls=calls)
+                line = self.wrap_command(level, argv, sandbox, workspace, path, calls=calls)
                 yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
             return
         # The descriptor that was opened beneath the workspace, wherever its name points by now.
-        place, line = f"/proc/self/fd/{descriptor}", self.wrapped(level, argv, sandbox, workspace, path)
+        place, line = f"/proc/self/fd/{descriptor}", self.wrap_command(level, argv, sandbox, workspace, path)
         if level == "landlock":
             yield Program(_in_landlock(line, argv[0], workspace, environment), environment, place)
         else:
             yield Program(line, environment, place, confine=_confine)
 
-    def wrapped(
+    def wrap_command(
         self, level: Level, argv: Sequence[str], sandbox: Sandbox, workspace: str, folder: str, *, calls: int = -1
     ) -> tuple[str, ...]:
         """Return the whole command line. `workspace` and `folder` (the working directory in it) are absolute paths.
@@ -133,7 +133,11 @@ class Confinement:
             return (*tied, *self._limits(sandbox, tasks_now() + sandbox.command_processes), *argv)
         limits = self._limits(sandbox, sandbox.command_processes)
         filtered = ("--seccomp", str(calls)) if calls >= 0 else ()
-        return (*self._sandboxed(argv[0], workspace, folder, sandbox.command_file_bytes, filtered), *limits, *argv)
+        return (
+            *self._bubblewrap_argv(argv[0], workspace, folder, sandbox.command_file_bytes, filtered),
+            *limits,
+            *argv,
+        )
 
     async def _sandbox_works(self, sandbox: Sandbox, workspace: str) -> bool:
         if not self.bubblewrap:
@@ -144,7 +148,7 @@ class Confinement:
             return await succeeds(program)
         return False
 
-    def _sandboxed(
+    def _bubblewrap_argv(
         self, binary: str, workspace: str, folder: str, room_bytes: int, filtered: tuple[str, ...]
     ) -> tuple[str, ...]:
         room = ("--size", str(room_bytes), "--tmpfs")

@@ -48,7 +48,7 @@ class HiddenPaths:
     async def level(self) -> Level | None:
         """Return the best level that works here; None when none does."""
         if self._works is None:
-            probe = Program(self._covered(_there(self.paths), ("/bin/true",)), {}, "/")
+            probe = Program(self._cover_paths(_there(self.paths), ("/bin/true",)), {}, "/")
             self._works = bool(self.bubblewrap) and await succeeds(probe)
         if self._works:
             return "bubblewrap"
@@ -58,13 +58,13 @@ class HiddenPaths:
         """Return the program without access to them. Raises CannotHide."""
         level, hidden = await self.level(), _there(self.paths)
         if level == "bubblewrap":
-            return replace(program, argv=self._covered(hidden, program.argv))
+            return replace(program, argv=self._cover_paths(hidden, program.argv))
         if level == "landlock":
             argv = (*_without_capabilities(), *program.argv)
             return replace(program, argv=argv, confine=partial(_allow_all_but, (*hidden, *_devices_of_root())))
         raise CannotHide
 
-    def _covered(self, hidden: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
+    def _cover_paths(self, hidden: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
         dropped = (word for name in _DROPPED for word in ("--cap-drop", f"CAP_{name.upper()}"))
         devices = () if os.geteuid() else tuple(_own_devices())
         covers = (word for path in hidden for word in _cover(path))
@@ -99,10 +99,10 @@ def _mounts() -> Iterator[tuple[str, str, str]]:
         return
     for line in lines:
         _, _, device, root, place, *_ = line.split(" ")
-        yield device, _unescaped(root), _unescaped(place)
+        yield device, _unescape_mount_path(root), _unescape_mount_path(place)
 
 
-def _unescaped(field: str) -> str:
+def _unescape_mount_path(field: str) -> str:
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(code, character)
     return field
@@ -113,17 +113,17 @@ def _other_names(path: str, mounts: Sequence[tuple[str, str, str]]) -> Iterator[
     if not around:
         return
     device, root, place = max(around, key=lambda mount: len(mount[2]))
-    on_device = _joined(root, os.path.relpath(path, place))
+    on_device = _join_path(root, os.path.relpath(path, place))
     for other, other_root, other_place in mounts:
         if other != device or other_place == place:
             continue
         if lies_in(on_device, other_root):
-            yield _joined(other_place, os.path.relpath(on_device, other_root))
+            yield _join_path(other_place, os.path.relpath(on_device, other_root))
         elif lies_in(other_root, on_device):
             yield other_place
 
 
-def _joined(folder: str, below: str) -> str:
+def _join_path(folder: str, below: str) -> str:
     return folder if below == "." else f"{folder.rstrip('/')}/{below}"
 
 

@@ -61,12 +61,12 @@ def restrict_files(allowed: Iterable[tuple[str, int]], everything: Sequence[str]
     rights = _RIGHTS_BY_ABI.get(abi, _RIGHTS_FROM_5)
     terms = (rights, 0 if tcp else _TCP, 0 if tcp else _SCOPES)[: 1 if abi < 4 else 2 if abi < 6 else 3]
     packed = struct.pack(f"={len(terms)}Q", *terms)
-    ruleset = _checked(_libc.syscall(_CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0)))
+    ruleset = _raise_on_error(_libc.syscall(_CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0)))
     try:
         for path, wanted in (*allowed, *((path, rights & ~_MAKE_DEVICES) for path in everything)):
             _allow(ruleset, path, wanted & rights)
         forbid_new_privileges()
-        _checked(_libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _raise_on_error(_libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
 
@@ -80,7 +80,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _RIGHTS_OF_FILES
         rule = struct.pack("=Qi", rights, descriptor)
-        _checked(_libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), _PATH_BENEATH, rule, ctypes.c_uint32(0)))
+        _raise_on_error(_libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), _PATH_BENEATH, rule, ctypes.c_uint32(0)))
     finally:
         os.close(descriptor)
 
@@ -105,10 +105,10 @@ def hide_memory() -> None:
 
 
 def _prctl(option: int, value: int, pointer: bytes | None = None) -> None:
-    _checked(_libc.prctl(option, value, pointer, 0, 0))
+    _raise_on_error(_libc.prctl(option, value, pointer, 0, 0))
 
 
-def _checked(result: int) -> int:
+def _raise_on_error(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

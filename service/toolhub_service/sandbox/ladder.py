@@ -144,7 +144,7 @@ class Ladder:
         return self._level
 
     @asynccontextmanager
-    async def confined(
+    async def confine(
         self, request: SandboxRequest, *, minimum: Level = "landlock", tool: str = "This tool"
     ) -> AsyncIterator[Confined]:
         """Yield the program to start within the context.
@@ -158,7 +158,7 @@ class Ladder:
         if refusal := too_weak(tool, level, minimum):
             raise refusal
         assert level is not None
-        self._check(request)
+        self._check_paths(request)
         closed: tuple[str, ...] = ()
         if level == "landlock" or self._method == "user before":
             closed = await self._closed_to(request, level)
@@ -175,7 +175,7 @@ class Ladder:
             return f"nothing here can confine it ({why}). Install bubblewrap, or use Linux 5.13 or newer with Landlock."
         deadline_s = asyncio.get_running_loop().time() + _TRIAL_S
         try:
-            async with self.confined(request) as confined:
+            async with self.confine(request) as confined:
                 ended = await run_process(
                     confined.program, deadline_s=deadline_s, keep_bytes=_TRIAL_BYTES, on_output=lambda *_: None
                 )
@@ -294,7 +294,9 @@ class Ladder:
             calls=call_filter(alone=True, families=()),
             environment=request.environment,
             closed=closed,
-            shown=_outermost(path for path in _resolved(request) if any(lies_in(path, folder) for folder in closed)),
+            shown=_outermost(
+                path for path in _resolve_paths(request) if any(lies_in(path, folder) for folder in closed)
+            ),
         )
         return Program(
             started,
@@ -318,12 +320,12 @@ class Ladder:
             *(f"--nproc={processes}", f"--nofile={of.open_files}", "--core=0", "--"),
         )
 
-    def _check(self, request: SandboxRequest) -> None:
+    def _check_paths(self, request: SandboxRequest) -> None:
         """Check that no shown path contains, or lies in, a path of the hub or the kernel. Raises ToolFailure."""
         own = with_other_names(self._hidden)
         if any(lies_in(hidden, system) for hidden in own for system in ("/usr", *SYSTEM_LINKS)):
             raise _refusal("the hub's data folder or settings lie in a folder of the system, which every program sees")
-        for path in map(os.path.realpath, _named(request)):
+        for path in map(os.path.realpath, _named_paths(request)):
             allowed = any(lies_in(path, shown) for shown in self._shown)
             for hidden in (*own, *_NEVER_SHOWN):
                 if lies_in(hidden, path) or (lies_in(path, hidden) and not allowed):
@@ -338,7 +340,7 @@ class Ladder:
         """
         if not self._drops:
             return ()
-        paths = _resolved(request)
+        paths = _resolve_paths(request)
         if unreadable := [path for path in paths if not may(self.user, path, stat.S_IROTH)]:
             raise _unreachable(self.user, unreadable[0], "its own mode forbids it")
         closed = closed_folders(self.user, paths)
@@ -354,13 +356,13 @@ class Ladder:
         return self._opens_ways
 
 
-def _named(request: SandboxRequest) -> tuple[str, ...]:
+def _named_paths(request: SandboxRequest) -> tuple[str, ...]:
     return (*request.reads, *request.writes, request.argv[0])
 
 
-def _resolved(request: SandboxRequest) -> list[str]:
+def _resolve_paths(request: SandboxRequest) -> list[str]:
     """Return the paths of the request, its working folder among them, without links."""
-    return [os.path.realpath(path) for path in (*_named(request), request.folder)]
+    return [os.path.realpath(path) for path in (*_named_paths(request), request.folder)]
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:

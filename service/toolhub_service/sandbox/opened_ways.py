@@ -47,7 +47,7 @@ def open_ways(closed: Sequence[str], shown: Sequence[str]) -> None:
 
     No path lies in another. Raises OSError when this process may not make mounts.
     """
-    _check(_libc.unshare(_CLONE_NEWNS))
+    _raise_if_negative(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE, None)
     # Only now: a folder that was opened outside of the namespace cannot be mounted in it.
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown]
@@ -79,10 +79,10 @@ def _folders_above(path: str) -> list[str]:
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: bytes | None) -> None:
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
-    _check(_libc.mount(*words, flags, options))
+    _raise_if_negative(_libc.mount(*words, flags, options))
 
 
-def _check(result: int) -> None:
+def _raise_if_negative(result: int) -> None:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -47,7 +47,7 @@ class ScriptPython:
         self._asking: asyncio.Task[Interpreter] | None = None
         self._starts = False
 
-    async def found(self) -> Interpreter:
+    async def find(self) -> Interpreter:
         """Return the interpreter. Raises ToolFailure TOOL_UNAVAILABLE when it does not run."""
         if self._asking is None or (self._asking.done() and self._asking.exception() is not None):
             self._asking = asyncio.create_task(found_interpreter(self._path), name="skills:python")
@@ -60,16 +60,16 @@ class ScriptPython:
         """
         if self._starts and not again:
             return ""
-        reason = await self._tried()
+        reason = await self._find_start_problem()
         self._starts = not reason
         if reason and reason != self._reason:
             self._on_problem(reason)
         self._reason = reason
         return reason
 
-    async def _tried(self) -> str:
+    async def _find_start_problem(self) -> str:
         try:
-            python = await self.found()
+            python = await self.find()
         except ToolFailure:
             return f"{self._path} does not run. Set `skills.python` to a Python, or leave it empty for the hub's own."
         request = SandboxRequest((python.path, "-I", "-c", "import json"), {}, "/", reads=python.reads)

@@ -147,14 +147,14 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         return "" if self._confinement.prlimit else "prlimit (util-linux) is not installed"
 
     def effects(self, args: ExecRun.In, context: ToolContext) -> Sequence[str]:
-        checked = self._checked(args, context)
+        checked = self._check_command_line(args, context)
         with context.workspace.open_folder(args.cwd):
             line = shlex.join(checked.argv)
         shown = line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
         return (f'Run `{shown}` in the folder "{args.cwd}" of the workspace, for at most {args.timeout_s:g} s.',)
 
     async def run(self, args: ExecRun.In, context: ToolContext) -> ExecRun.Out:
-        checked = self._checked(args, context)
+        checked = self._check_command_line(args, context)
         added = check_environment(args.env or {}, checked)
         level = await self._level_for(context)
         with context.workspace.open_folder(args.cwd) as folder:
@@ -163,18 +163,18 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
             finished = await self._start(checked, level, args, context, added=added, folder=folder, growth=growth)
         if context.workspace.account is not None:
             context.workspace.account.recount_soon()
-        if growth is not None and (failure := await growth.settled()) is not None:
+        if growth is not None and (failure := await growth.find_failure()) is not None:
             raise failure
         return _result(finished, checked, level, args, context)
 
-    def _checked(self, args: ExecRun.In, context: ToolContext) -> CheckedCommand:
+    def _check_command_line(self, args: ExecRun.In, context: ToolContext) -> CheckedCommand:
         allowed = context.constraints
-        checked = check_command(_words(args), allowed.commands, allowed.denied_commands)
+        checked = check_command(_argv_of(args), allowed.commands, allowed.denied_commands)
         # Checked here, because the confinement would only report that the command could not be run.
         if not os.access(checked.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{checked.rule} is allowed but not installed here; use another command.")
         # Each path as it was checked: the kernel resolves `..` at a link's target, a textual check at its name.
-        paths = [_spelled(path, check_path(args.cwd)) for path in checked.paths]
+        paths = [_normalize_path(path, check_path(args.cwd)) for path in checked.paths]
         argv = (*checked.argv[: len(checked.argv) - len(paths)], *paths)
         return structs.replace(checked, argv=argv, paths=tuple(paths))
 
@@ -238,7 +238,7 @@ def _within_bounds(sandbox: Sandbox, workspace: Workspace) -> Sandbox:
     return structs.replace(sandbox, command_file_bytes=max(BLOCK_BYTES, min(sandbox.command_file_bytes, left_bytes)))
 
 
-def _words(args: ExecRun.In) -> list[str]:
+def _argv_of(args: ExecRun.In) -> list[str]:
     if args.argv is not None and args.command is None:
         return argv_of(args.argv)
     if args.command is not None and args.argv is None:
@@ -246,7 +246,7 @@ def _words(args: ExecRun.In) -> list[str]:
     raise refuse(ErrorKind.INVALID_INPUT, "Give either argv or command: one of them, not both.")
 
 
-def _spelled(path: str, cwd: str) -> str:
+def _normalize_path(path: str, cwd: str) -> str:
     """Return the path; one with `..` is normalized so that `..` comes first. Raises ToolFailure."""
     inside = check_path(path if path.startswith("/") else f"{cwd}/{path}")
     if ".." not in path.split("/"):

@@ -66,7 +66,7 @@ class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     async def run(self, args: JobQuestion, context: ToolContext) -> JobAnswer:
         job = await self._jobs.get(Principal(context.principal_id), args.job_id)
         _prove(context, job)
-        return _answer(job)
+        return _job_to_answer(job)
 
 
 class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
@@ -101,7 +101,7 @@ class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
         context.artifacts.extend(result.artifacts)
         context.truncated = result.truncated
         return self.Out(
-            job=_answer(job),
+            job=_job_to_answer(job),
             ok=result.ok,
             value=result.value,
             artifacts=tuple(artifact.artifact_id for artifact in result.artifacts),
@@ -124,7 +124,7 @@ class JobCancelTool(JobTool["JobCancelTool.In", JobAnswer]):
     async def run(self, args: JobCancelTool.In, context: ToolContext) -> JobAnswer:
         job = await self._jobs.cancel(Principal(context.principal_id), args.job_id, args.reason)
         _prove(context, job)
-        return _answer(job)
+        return _job_to_answer(job)
 
 
 def job_tools(jobs: JobService) -> list[Tool[Any, Any, Any]]:
@@ -132,7 +132,7 @@ def job_tools(jobs: JobService) -> list[Tool[Any, Any, Any]]:
     return [JobCancelTool(jobs), JobResultTool(jobs), JobStatusTool(jobs)]
 
 
-def _answer(job: Job) -> JobAnswer:
+def _job_to_answer(job: Job) -> JobAnswer:
     status = job.status
     progress, error = status.progress, None if status.result is None else status.result.error
     return JobAnswer(

@@ -172,8 +172,8 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
             context.proves(EvidenceType.TEXT, "storage:memory", notice)
         return self.Out(
             id=item.item_id,
-            created_at=_shown(item.created_at_unix_ms),
-            expires_at=_shown(item.expires_at_unix_ms),
+            created_at=_iso_time(item.created_at_unix_ms),
+            expires_at=_iso_time(item.expires_at_unix_ms),
             untrusted=item.untrusted,
         )
 
@@ -379,8 +379,8 @@ def _head(item: MemoryItem, snippet: str) -> dict[str, Any]:
         "chars": len(item.text),
         "tags": item.tags,
         "untrusted": item.untrusted,
-        "created_at": _shown(item.created_at_unix_ms),
-        "expires_at": _shown(item.expires_at_unix_ms),
+        "created_at": _iso_time(item.created_at_unix_ms),
+        "expires_at": _iso_time(item.expires_at_unix_ms),
         "written_by": written_by,
     }
 
@@ -395,7 +395,7 @@ def _prove(context: ToolContext, items: Sequence[MemoryItem]) -> None:
     context.proves(EvidenceType.TEXT, ref, f"{len(items)} remembered items, {untrusted} of them untrusted")
 
 
-def _shown(unix_ms: int) -> str:
+def _iso_time(unix_ms: int) -> str:
     if not unix_ms:
         return ""
     # Years after 9999 have no such text.

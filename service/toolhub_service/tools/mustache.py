@@ -112,7 +112,7 @@ class _Renderer:
         key = (partial.name, partial.indent)
         if key not in self._parsed:
             # Its lines are indented in the source, so that interpolated lines are not.
-            indented = _indented(source, partial.indent)
+            indented = _indent_lines(source, partial.indent)
             self._budget.spend(len(indented) // _CHARS_PER_STEP)
             self._parsed[key] = parse(indented, self._budget)
         self.nodes(self._parsed[key], stack)
@@ -155,7 +155,7 @@ def _text_of(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _indented(source: str, indent: str) -> str:
+def _indent_lines(source: str, indent: str) -> str:
     if not indent:
         return source
     return "\n".join(indent + line if line else line for line in source.split("\n"))

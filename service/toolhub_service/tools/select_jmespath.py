@@ -26,7 +26,7 @@ _DEEP = frozenset({"to_string", "contains", "join"})
 def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
     """Return the value that the expression selects. Raises ToolFailure INVALID_INPUT."""
     try:
-        tree = _parsed_short(path) if len(path) <= _KEPT_CHARS else _parsed(path)
+        tree = _parsed_short(path) if len(path) <= _KEPT_CHARS else _parse_expression(path)
         return _MeteredInterpreter(budget).visit(tree, document)
     except jmespath.exceptions.JMESPathError as error:
         raise _failure_of(error) from None
@@ -38,7 +38,7 @@ def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
         ) from None
 
 
-def _parsed(path: str) -> Any:
+def _parse_expression(path: str) -> Any:
     """Return the expression as a tree. The library's own cache keeps trees of any size, so it is emptied at once."""
     try:
         return jmespath.parser.Parser().parse(path).parsed
@@ -46,7 +46,7 @@ def _parsed(path: str) -> Any:
         jmespath.parser.Parser.purge()
 
 
-_parsed_short = lru_cache(maxsize=256)(_parsed)
+_parsed_short = lru_cache(maxsize=256)(_parse_expression)
 
 
 class _MeteredFunctions(jmespath.functions.Functions):

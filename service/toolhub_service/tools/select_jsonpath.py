@@ -73,7 +73,7 @@ class _Pattern(FilterFunction):
         if len(pattern) > _PATTERN_CHARS_MAX:
             raise refuse(ErrorKind.INVALID_INPUT, f"A pattern may have at most {_PATTERN_CHARS_MAX} characters.")
         self._budget.spend(len(text) // CHARS_PER_STEP)
-        compiled = _compiled(pattern)
+        compiled = _compile_iregexp(pattern)
         return compiled is not None and (compiled.fullmatch(text) if self._whole else compiled.search(text)) is not None
 
 
@@ -103,11 +103,11 @@ class _MeteredSegment(JSONPathSegment):
         self._budget = budget
 
     def resolve(self, nodes: Iterable[JSONPathNode]) -> Iterator[JSONPathNode]:
-        for found in self._inner.resolve(map(self._charged, nodes)):
+        for found in self._inner.resolve(map(self._charge_node, nodes)):
             self._budget.spend()
             yield found
 
-    def _charged(self, node: JSONPathNode) -> JSONPathNode:
+    def _charge_node(self, node: JSONPathNode) -> JSONPathNode:
         """Return the node after spending its steps: `..` visits all descendants, any other segment its children."""
         pending = [node.value]
         while pending:
@@ -165,7 +165,7 @@ class _MeteredEnvironment(JSONPathEnvironment):
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re2._Regexp | None:
+def _compile_iregexp(pattern: str) -> re2._Regexp | None:
     """Return an I-Regexp as RE2: the same syntax, but `.` is any character except line breaks. None when it is
     invalid."""
     if not check(pattern):

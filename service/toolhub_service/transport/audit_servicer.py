@@ -44,24 +44,24 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
         limit, after = page_limit(request.page_size), read_cursor(request.page_token)
-        events = await self.audit.read(self._seen(request.filter), after=after, limit=limit + 1)
+        events = await self.audit.read(self._filter_for_caller(request.filter), after=after, limit=limit + 1)
         page, token = page_of(events, limit, _cursor)
         await self._audit_read("ListEvents", request.filter, len(page))
-        return pb.ListEventsResponse(events=list(map(self._shown, page)), next_page_token=token)
+        return pb.ListEventsResponse(events=list(map(self._event_to_message, page)), next_page_token=token)
 
     async def TailEvents(
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
-        where = self._seen(request.filter)
+        where = self._filter_for_caller(request.filter)
         principal_id, questions = current_principal().id, _questions(request.filter)
         place = opened_token(self.pages, request.resume_token, principal_id, *questions)
         await self._audit_read("TailEvents", request.filter, 0)
 
         def shown_to_caller(event: ChainedEvent) -> pb.TailEventsResponse:
             token = self.pages.seal(write_cursor(_cursor(event)), principal_id, questions[0])
-            return pb.TailEventsResponse(event=self._shown(event), resume_token=token)
+            return pb.TailEventsResponse(event=self._event_to_message(event), resume_token=token)
 
-        async with self._followed(where) as tail:
+        async with self._follow_tail(where) as tail:
             await context.send_initial_metadata(())  # from here on no event is missed
             shown: set[tuple[str, int]] = set()
             after = read_cursor(place)
@@ -85,7 +85,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             tail.end()
 
     @asynccontextmanager
-    async def _followed(self, where: EventFilter) -> AsyncIterator[EventTail]:
+    async def _follow_tail(self, where: EventFilter) -> AsyncIterator[EventTail]:
         async with aclosing(self.audit.tail(where)) as tail:
             self._tails.add(tail)
             try:
@@ -109,14 +109,14 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             verification = replace(verification, faults=faults)
         return from_verification(verification)
 
-    def _seen(self, asked: event_pb2.EventFilter) -> EventFilter:
+    def _filter_for_caller(self, asked: event_pb2.EventFilter) -> EventFilter:
         """Return the filter restricted to events that the caller may see."""
         own, tenant, tenant_of = current_principal().owners, asked.tenant, self.tenants.tenant_of
         if not tenant:
             return replace(to_filter(asked), owners=own)
         return replace(to_filter(asked), owners=lambda who: tenant_of(who) == tenant and (own is None or own(who)))
 
-    def _shown(self, event: ChainedEvent) -> event_pb2.Event:
+    def _event_to_message(self, event: ChainedEvent) -> event_pb2.Event:
         return from_event(event, self.tenants.tenant_of(event.event.principal))
 
     async def _audit_read(self, method: str, where: event_pb2.EventFilter, events: int) -> None:

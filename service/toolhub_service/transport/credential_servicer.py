@@ -33,7 +33,7 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
         self, request: pb.SetCredentialRequest, context: ServicerContext
     ) -> pb.SetCredentialResponse:
         stored = await self.vault.set_header(current_principal(), request.source, request.value)
-        return pb.SetCredentialResponse(credential=await self._noted(stored))
+        return pb.SetCredentialResponse(credential=await self._note_stored(stored))
 
     async def BeginLogin(self, request: pb.BeginLoginRequest, context: ServicerContext) -> pb.BeginLoginResponse:
         if request.for_source:
@@ -56,7 +56,7 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
             request.issuer,
             for_source=request.for_source,
         )
-        return pb.CompleteLoginResponse(credential=await self._noted(stored))
+        return pb.CompleteLoginResponse(credential=await self._note_stored(stored))
 
     async def ListCredentials(
         self, request: pb.ListCredentialsRequest, context: ServicerContext
@@ -98,7 +98,7 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
         )
         return pb.RevokeCredentialResponse(revoked_upstream=await self.vault.revoke(key))
 
-    async def _noted(self, stored: StoredCredential) -> pb.Credential:
+    async def _note_stored(self, stored: StoredCredential) -> pb.Credential:
         await note_given(self.audit, self.clock, stored, current_principal())
         await self.read(stored.source)
         return from_credential(stored)

@@ -61,7 +61,7 @@ class RuleBook(dict[Any, _Rules]):
         if _is_marked(descriptor):
             rules.needed = _ENDLESS
         for field in descriptor.fields:
-            kind, first, second, is_needed = self._compiled(field)
+            kind, first, second, is_needed = self._compile_field(field)
             rules.needed += is_needed
             rules.fields[field] = kind, first, second, is_needed
         return rules
@@ -99,7 +99,7 @@ class RuleBook(dict[Any, _Rules]):
                 return False
         return True
 
-    def _compiled(self, field: FieldDescriptor) -> tuple[int, Any, Any, bool]:
+    def _compile_field(self, field: FieldDescriptor) -> tuple[int, Any, Any, bool]:
         """Return a field's rule as in `_Rules.fields`."""
         of_field = field.GetOptions().Extensions[validate_pb2.field]
         named = {rule.name: value for rule, value in of_field.ListFields() if rule.name not in {"required", "ignore"}}
@@ -213,7 +213,7 @@ class Envelope:
         """Validate with protovalidate. Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
         violations = self._violations(message)
         if violations:
-            raise _malformed(violations)
+            raise _malformed_request(violations)
 
     def _violations(self, message: Message, *, fail_fast: bool = False) -> list[protovalidate.Violation]:
         # Imported for the first message that needs it: 8 MB that many hubs never use.
@@ -232,19 +232,19 @@ class Envelope:
         if not violations:
             return {}
         if is_overfull:
-            raise _malformed(violations)
+            raise _malformed_request(violations)
         by_call: dict[int, list[protovalidate.Violation]] = {}
         of_message: list[protovalidate.Violation] = []
         for violation in violations:
             place = _place(violation)
             (of_message if place is None else by_call.setdefault(place, [])).append(violation)
         if of_message:
-            raise _malformed(of_message)
-        return {place: _contract_broken("The call", _shown(found, 1)) for place, found in by_call.items()}
+            raise _malformed_request(of_message)
+        return {place: _contract_broken("The call", _field_violations(found, 1)) for place, found in by_call.items()}
 
 
-def _malformed(violations: Sequence[protovalidate.Violation]) -> RpcFailure:
-    fields = _shown(violations)
+def _malformed_request(violations: Sequence[protovalidate.Violation]) -> RpcFailure:
+    fields = _field_violations(violations)
     return RpcFailure(Reason.MALFORMED_REQUEST, _contract_broken("The request", fields), field_violations=fields)
 
 
@@ -252,7 +252,7 @@ def _contract_broken(what: str, fields: Iterable[tuple[str, str]]) -> str:
     return f"{what} is invalid: " + "; ".join(f"{path}: {text}" for path, text in fields)
 
 
-def _shown(violations: Sequence[protovalidate.Violation], skip: int = 0) -> tuple[tuple[str, str], ...]:
+def _field_violations(violations: Sequence[protovalidate.Violation], skip: int = 0) -> tuple[tuple[str, str], ...]:
     return tuple((_path(violation, skip), violation.proto.message) for violation in violations[:_SHOWN_MAX])
 
 

@@ -85,13 +85,13 @@ class Front(grpc.GenericRpcHandler):
         """Called by the generated `add_…_to_server`."""
         for name, handler in handlers.items():
             method = _method(service, name, handler)
-            self._handlers[method.path] = self._joined(method, handler)
+            self._handlers[method.path] = self._join_layers(method, handler)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler; for an unknown method, one that refuses it."""
         return self._handlers.get(handler_call_details.method, self._no_such_method)
 
-    def _joined(self, method: Method, handler: Any) -> Any:
+    def _join_layers(self, method: Method, handler: Any) -> Any:
         make, behaviour = _parts(handler)
         if _has_pages(handler):
             behaviour = with_sealed_pages(behaviour, method.path, self._pages)
@@ -102,19 +102,19 @@ class Front(grpc.GenericRpcHandler):
         elif method.takes_stream:
             around = self._around_client_stream(hooks, behaviour)
         else:
-            around = self._around_unary(hooks, self._paced(method, behaviour) if method.is_open else behaviour)
+            around = self._around_unary(hooks, self._pace_open_rpc(method, behaviour) if method.is_open else behaviour)
         return make(
             around,
             request_deserializer=_lenient(handler.request_deserializer),
             response_serializer=_sparing(handler.response_serializer) if yields else handler.response_serializer,
         )
 
-    def _paced(self, method: Method, behaviour: Behaviour) -> Behaviour:
-        async def paced(request: Any, context: ServicerContext) -> Any:
+    def _pace_open_rpc(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def handle_paced(request: Any, context: ServicerContext) -> Any:
             await self._refusals.pace_open(context.peer(), method)
             return await behaviour(request, context)
 
-        return paced
+        return handle_paced
 
     def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901 - one function, see below
         """Return the handler of a unary request: one function, because each function call costs every RPC."""
@@ -207,7 +207,7 @@ class Front(grpc.GenericRpcHandler):
                     request = await receipts.message(context, caller_share())
                     if type(request) is _Large:
                         held = receipts.hold(request.size_bytes, caller_share())
-                    request = hooks.shown(states, request)
+                    request = hooks.pass_on(states, request)
                 if not method.is_open:
                     turns.arrivals += 1
                     await _take_turn(turns, caller_share())
@@ -270,9 +270,9 @@ class Hooks:
 
     async def each(self, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
-            yield self.shown(states, request)
+            yield self.pass_on(states, request)
 
-    def shown(self, states: list[Any], request: Any) -> Any:
+    def pass_on(self, states: list[Any], request: Any) -> Any:
         """Pass the request through every layer and return it."""
         if request is EOF or request is _UNREADABLE:
             self.refuse(request)

@@ -75,11 +75,11 @@ def read_cursor(token: str) -> Cursor | None:
         padded = token + "=" * (-len(token) % 4)
         at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
-        raise _forged() from broken
+        raise _forged_token() from broken
     # Largest value that SQLite can compare with: a larger one is an OverflowError there.
     are_int64 = all(type(number) is int and number in _INT64 for number in (at_unix_ms, sequence))
     if not (are_int64 and isinstance(writer, str) and writer.isascii()):
-        raise _forged()
+        raise _forged_token()
     return at_unix_ms, writer, sequence
 
 
@@ -96,12 +96,12 @@ def read_pin_cursor(token: str) -> tuple[int, str, str, str] | None:
         return None
     key = cursor[1].split(" ")
     if len(key) != 3:
-        raise _forged()
+        raise _forged_token()
     source, tool, digest = key
     return cursor[0], source, tool, digest
 
 
-def _forged() -> HubFailure:
+def _forged_token() -> HubFailure:
     return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token was not issued by this hub. Start from the first page.")
 
 

@@ -40,7 +40,7 @@ from toolhub_service.transport.status import RpcFailure
 _NAME_MAX = 128
 
 
-def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request_id: str = "") -> ToolResult:
+def result_of_refusal(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request_id: str = "") -> ToolResult:
     """Return the answer of the session itself: to a call that violates the contract, which never begins, or that its
     caller cancelled, which the pipeline has recorded by then."""
     evidence = Evidence(EvidenceType.TOOL, ref=call_id, summary=error.kind.value, created_at_unix_ms=now_unix_ms)
@@ -61,7 +61,7 @@ class Session:
     def __init__(self, requests: AsyncIterator[pb.InvokeSessionRequest], terms: SessionTerms) -> None:
         self._requests = requests
         self._terms = terms
-        self._queue = SendQueue(self._sent)
+        self._queue = SendQueue(self._on_answer_sent)
         # By the caller's id, from reading the call until its answer has left.
         self._calls: dict[str, SessionedCall] = {}
         # Read but not begun: calls of one message at most.
@@ -118,7 +118,7 @@ class Session:
         self._is_calling = False
         self._leader = task = asyncio.create_task(self._lead())
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
     def _replace_waiting_leader(self, leader: asyncio.Task[None]) -> None:
         """Called one turn of the loop after the leader began a call: if it is still in the call, the call waits."""
@@ -221,7 +221,7 @@ class Session:
         if self._is_read:
             self._close_when_done()
 
-    def _sent(self, call: SessionedCall) -> None:
+    def _on_answer_sent(self, call: SessionedCall) -> None:
         """Called when the queue has handed over the call's answer."""
         if self._calls.get(call.name) is call:
             del self._calls[call.name]
@@ -231,7 +231,7 @@ class Session:
         if self._is_read and not self._running and not self._waiting:
             self._queue.close()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or error
@@ -306,7 +306,7 @@ class Sessions:
         return len(self._open)
 
     @asynccontextmanager
-    async def opened(
+    async def open_session(
         self, requests: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
     ) -> AsyncIterator[Session]:
         """Yield a session that has begun; nothing of it runs after the body. Raises RpcFailure when the hub is shutting
@@ -348,8 +348,8 @@ class Sessions:
         return SessionTerms(
             invoker=self._invoker if self._faces is None else self._faces.behind(caller.face),
             begin=begin,
-            check=self._check,
-            cancelled=lambda call: refused(
+            check=self._check_message,
+            cancelled=lambda call: result_of_refusal(
                 call.call_id, call.tool, cancelled(), self._clock.unix_ms(), call.context.request_id
             ),
             journal=self._journal,
@@ -359,10 +359,10 @@ class Sessions:
             max_in_flight=self._max_in_flight,
         )
 
-    def _check(self, message: pb.InvokeSessionRequest) -> Mapping[int, ToolResult]:
+    def _check_message(self, message: pb.InvokeSessionRequest) -> Mapping[int, ToolResult]:
         now_unix_ms = self._clock.unix_ms()
         return {
-            place: refused(
+            place: result_of_refusal(
                 self._call_ids.next(),
                 message.calls[place].intent.tool[:_NAME_MAX],
                 ToolError(ErrorKind.INVALID_INPUT, problem),

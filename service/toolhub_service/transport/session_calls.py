@@ -186,9 +186,9 @@ class SendQueue:
                 return None
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        return self._packed()
+        return self._pack_events()
 
-    def _packed(self) -> bytes:
+    def _pack_events(self) -> bytes:
         parts, size_bytes, ready = [self._over], len(self._over), self._ready
         self._over = b""
         while ready:

@@ -29,7 +29,7 @@ class SharedLimit:
             limiter.is_waiting = True
             self._waiting.append(limiter)
 
-    def left(self, count: int) -> None:
+    def remove(self, count: int) -> None:
         """Remove calls from the count, and wake sessions for which there is room, the longest waiting first."""
         self.count -= count
         while self._waiting and self.count < self.most:
@@ -73,7 +73,7 @@ class Limiter:
         self._calls -= 1
         self._bytes -= size_bytes
         if self._calls:
-            self._shared.left(1)
+            self._shared.remove(1)
         if self._wake is not None:
             self.wake_if_free()
 
@@ -94,4 +94,4 @@ class Limiter:
     def close(self) -> None:
         """Reset the counts: no call is in flight any more, whether its answer has left or not."""
         beyond_first, self._calls, self._wake = max(0, self._calls - 1), 0, None
-        self._shared.left(beyond_first)
+        self._shared.remove(beyond_first)

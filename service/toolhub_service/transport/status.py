@@ -48,21 +48,21 @@ def details_trailer(failure: RpcFailure) -> tuple[str, bytes]:
     """The `grpc-status-details-bin` trailer: a google.rpc.Status with its details."""
     status = status_pb2.Status(code=failure.code.value[0], message=failure.message)
     info = error_details_pb2.ErrorInfo(reason=failure.reason.name, domain=ERROR_DOMAIN, metadata=failure.metadata)
-    status.details.append(_packed(info))
+    status.details.append(_pack_detail(info))
     if failure.retry_after_s is not None:
         delay = Duration()
         delay.FromMilliseconds(int(failure.retry_after_s * 1_000))
-        status.details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+        status.details.append(_pack_detail(error_details_pb2.RetryInfo(retry_delay=delay)))
     if failure.field_violations:
         violations = [
             error_details_pb2.BadRequest.FieldViolation(field=path, description=text)
             for path, text in failure.field_violations
         ]
-        status.details.append(_packed(error_details_pb2.BadRequest(field_violations=violations)))
+        status.details.append(_pack_detail(error_details_pb2.BadRequest(field_violations=violations)))
     return "grpc-status-details-bin", status.SerializeToString()
 
 
-def _packed(
+def _pack_detail(
     detail: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo | error_details_pb2.BadRequest,
 ) -> Any:
     packed = Any()

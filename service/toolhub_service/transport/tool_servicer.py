@@ -190,7 +190,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     async def InvokeSession(  # type: ignore[override]  # its messages come serialised; front.py lets them pass
         self, request_iterator: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
     ) -> AsyncIterator[bytes]:
-        async with self.sessions.opened(request_iterator, context) as session:
+        async with self.sessions.open_session(request_iterator, context) as session:
             while (message := await session.next_message()) is not None:
                 yield message
 
@@ -230,10 +230,10 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         caller = CALLER.get()
         if caller.face and self.faces is not None:
-            return self._exported(request, self.faces.face(caller.face), caller.principal)
+            return self._export_face(request, self.faces.face(caller.face), caller.principal)
         return export_tools(self.discovery, request, caller.principal)
 
-    def _exported(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
+    def _export_face(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
         """Return the face's tools that can run now, in the order of its table: one page, without a filter."""
         if request.format not in _FACE_FORMATS:
             wrong = (("format", "must be OPENAI, ANTHROPIC or MCP for the tools of a face"),)
@@ -290,7 +290,9 @@ def export_tools(discovery: Discovery, request: pb.ExportToolsRequest, principal
     if stubs is not None:
         return _export_stubs(discovery, request, principal, stubs)
     dialect = DIALECTS[request.format]
-    tools = BytePage[ToolSpec, _Exported](lambda spec: _exported(discovery.exporter.export(dialect, [spec])), _size_of)
+    tools = BytePage[ToolSpec, _Exported](
+        lambda spec: _export_one_tool(discovery.exporter.export(dialect, [spec])), _size_of
+    )
     page = _export_page(discovery, request, principal, dialect.value, tools)
     definitions = b"[" + b",".join(tool.definition_json for tool in tools.rendered) + b"]"
     return _export(page, principal, {tool.exported: tool.name for tool in tools.rendered}, definitions)
@@ -349,7 +351,7 @@ class _Exported(NamedTuple):
     definition_json: bytes
 
 
-def _exported(export: Export) -> _Exported:
+def _export_one_tool(export: Export) -> _Exported:
     """Return the export's only tool."""
     ((exported, name),) = export.names.items()
     return _Exported(exported, name, canonical_json.dumps(export.tools[0]))

@@ -73,7 +73,7 @@ class ToolWatches:
             while True:
                 steps = await watch.next()
                 if steps and sees is not None:
-                    steps = [(name, seen) for name, step in steps if (seen := _seen(step, sees)) != _UNSEEN]
+                    steps = [(name, seen) for name, step in steps if (seen := _step_for_caller(step, sees)) != _UNSEEN]
                 if steps == []:
                     continue  # all of it was undone before it was sent, or belongs to others
                 yield _message(self._catalog.revision, steps, full=full)
@@ -93,7 +93,7 @@ class ToolWatches:
             revision = self._catalog.revision
             token = f"{revision[:16]}.{discovery.policy.revision[:16]}"
             response = pb.ToolServiceWatchToolsResponse(revision=revision, resume_token=token, reset=steps is None)
-            seen = ((name, _seen(step, sees)) for name, step in steps or ())
+            seen = ((name, _step_for_caller(step, sees)) for name, step in steps or ())
             response.changes.extend(_change(name, step, shows) for name, step in seen if step != _UNSEEN)
             if response.ByteSize() > PAGE_MAX_BYTES:
                 del response.changes[:]
@@ -191,7 +191,7 @@ class ToolWatch:
 _UNSEEN = Step(None, None)
 
 
-def _seen(step: Step, sees: Sees) -> Step:
+def _step_for_caller(step: Step, sees: Sees) -> Step:
     """Return the step as a caller sees it who does not see all tools."""
     before, now = step
     return Step(before if before and sees(before) else None, now if now and sees(now) else None)

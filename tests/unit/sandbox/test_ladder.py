@@ -131,17 +131,17 @@ async def test_files_of_the_hub_are_never_shown_under_any_name(tmp_path: Path) -
             replace(request, writes=(str(path),)),
         ):
             with pytest.raises(ToolFailure) as refused:
-                async with ladder.confined(asked):
+                async with ladder.confine(asked):
                     pytest.fail(f"shown: {path}")
             assert refused.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
-    async with ladder.confined(SandboxRequest(("/bin/true",), {}, "/", reads=(str(room),))) as confined:
+    async with ladder.confine(SandboxRequest(("/bin/true",), {}, "/", reads=(str(room),))) as confined:
         assert confined.evidence["confinement"] == confined.level
 
 
 async def test_below_the_minimum_nothing_starts_and_the_refusal_states_why() -> None:
     nothing = Ladder(bubblewrap="", landlock=False)
     with pytest.raises(ToolFailure) as refused:
-        async with nothing.confined(SandboxRequest(("/bin/true",), {}, "/")):
+        async with nothing.confine(SandboxRequest(("/bin/true",), {}, "/")):
             pytest.fail("started")
     assert "only what landlock holds" in refused.value.error.message
     assert not refused.value.error.retryable
@@ -149,7 +149,7 @@ async def test_below_the_minimum_nothing_starts_and_the_refusal_states_why() -> 
     if not landlock_abi():
         pytest.skip("this kernel has no Landlock: Linux 5.13 with CONFIG_SECURITY_LANDLOCK has it")
     with pytest.raises(ToolFailure) as refused:
-        async with Ladder(bubblewrap="").confined(SandboxRequest(("/bin/true",), {}, "/"), minimum="bubblewrap"):
+        async with Ladder(bubblewrap="").confine(SandboxRequest(("/bin/true",), {}, "/"), minimum="bubblewrap"):
             pytest.fail("started")
     assert "only what bubblewrap holds" in refused.value.error.message
 

@@ -103,7 +103,7 @@ async def test_a_tree_that_is_itself_closed_is_refused_with_its_path_for_operato
     ladder = await ladder_of("landlock")
     tree.program.parent.chmod(0o700)
     with pytest.raises(ToolFailure) as refused:
-        async with ladder.confined(SandboxRequest((str(tree.program),), {}, "/", reads=(str(tree.program.parent),))):
+        async with ladder.confine(SandboxRequest((str(tree.program),), {}, "/", reads=(str(tree.program.parent),))):
             pytest.fail("started")
     assert str(tree.closed) not in refused.value.error.message
     assert str(tree.program.parent) in str(refused.value.__cause__)
@@ -118,7 +118,7 @@ async def main():
     ladder = Ladder(user=65534, bubblewrap="")
     for path in ("/bin/true", sys.argv[1]):
         try:
-            async with ladder.confined(SandboxRequest((path,), {}, "/")):
+            async with ladder.confine(SandboxRequest((path,), {}, "/")):
                 print("started")
         except ToolFailure as failure:
             print(failure.error.message, "|", failure.__cause__)

@@ -388,7 +388,7 @@ def test_inside_bubblewrap_processes_are_counted_in_their_own_namespace() -> Non
         Path(folder).chmod(0o777)
         for processes, expected in ((8, True), (64, False)):
             sandbox = Sandbox(command_processes=processes)
-            line = confinement.wrapped("bubblewrap", ("/bin/sh", "-c", code), sandbox, folder, folder)
+            line = confinement.wrap_command("bubblewrap", ("/bin/sh", "-c", code), sandbox, folder, folder)
             ran = subprocess.run([*as_nobody, *line], capture_output=True, check=False)
             assert (b"fork" in ran.stderr) is expected
 

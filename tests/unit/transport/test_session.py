@@ -17,7 +17,7 @@ from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, to_call
-from toolhub_service.transport.session import Session, SessionTerms, refused
+from toolhub_service.transport.session import Session, SessionTerms, result_of_refusal
 from toolhub_service.transport.session_limits import SharedLimit
 
 
@@ -54,7 +54,7 @@ class SessionHarness:
             self,
             self.begin,
             self.check,
-            lambda call: refused(call.call_id, call.tool, cancelled(), 1),
+            lambda call: result_of_refusal(call.call_id, call.tool, cancelled(), 1),
             self.journal,
             SharedLimit(max_of_all),
             Turns(),
@@ -71,7 +71,7 @@ class SessionHarness:
 
     def check(self, message: pb.InvokeSessionRequest) -> dict[int, ToolResult]:
         return {
-            place: refused(
+            place: result_of_refusal(
                 f"hub-{call.call_id}", call.intent.tool, ToolError(ErrorKind.INVALID_INPUT, "It is malformed."), 1
             )
             for place, call in enumerate(message.calls)

@@ -104,7 +104,7 @@ class SkillRuns:
 
     async def _script(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
         calls = await self._narrowed(call, made) if made.makes_calls else None
-        script = Script(self._parts, made, call, sink, await self._python.found(), calls)
+        script = Script(self._parts, made, call, sink, await self._python.find(), calls)
         try:
             run = await script.run()
         except ToolFailure as failure:

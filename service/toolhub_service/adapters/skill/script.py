@@ -219,7 +219,7 @@ class Script:
             max_bytes=limits.file_bytes * _FILES_MAX,
         )
         try:
-            async with ladder.confined(request) as confined:
+            async with ladder.confine(request) as confined:
                 finished = await run_process(
                     replace(confined.program, ends_strays=True),
                     deadline_s=self._deadline_s(),
@@ -229,7 +229,7 @@ class Script:
                     on_start=self._started,
                     stop_when=growth.watch,
                 )
-                if (failure := await growth.settled()) is not None:
+                if (failure := await growth.find_failure()) is not None:
                     raise failure
                 return finished, confined.evidence
         except OSError:

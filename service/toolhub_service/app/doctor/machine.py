@@ -147,7 +147,7 @@ async def scripts_check(python: ScriptPython) -> Finding:
         text, _, advice = why.partition(". ")
         advice = advice or "Mend it, or set `skills.python` to another Python."
         return warn("scripts", text, advice, "scripts of skills")
-    return ok("scripts", f"{(await python.found()).path} runs scripts of skills in the sandbox")
+    return ok("scripts", f"{(await python.find()).path} runs scripts of skills in the sandbox")
 
 
 async def sandbox_check(ladder: Ladder) -> Finding:
@@ -175,7 +175,7 @@ def _bubblewrap_problem(confinement: Confinement) -> str:
             # Forbidding further namespaces needs bubblewrap 0.8; an older one confines equally well without that.
             for nested in (confinement.nested, ()):
                 confinement.nested = nested
-                line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
+                line = confinement.wrap_command("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
                 ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
                 if ran.returncode == 0:
                     return ""

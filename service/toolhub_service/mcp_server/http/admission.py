@@ -133,7 +133,7 @@ class Admission:
             return
         answer = self._refusal_of(scope, headers)
         if answer is not None:
-            await _answer(send, *answer)
+            await _send_answer(send, *answer)
             return
         if self._is_login(scope):
             assert self._terms.logins is not None
@@ -215,7 +215,9 @@ class Admission:
         async with room.place(principal.share) as has_place:
             if not has_place:
                 what = "streams" if listens else "requests"
-                await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
+                await _send_answer(
+                    send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly."
+                )
                 return
             self._turns.arrivals += 1
             await self._turns.take(principal.share)
@@ -224,54 +226,55 @@ class Admission:
                 if read is None:
                     return
                 body, scope[REQUEST] = read
-                from toolhub_service.mcp_server.http.malformed import malformed  # of the extra, which a hub may lack
+                # Imported here: it belongs to the extra of MCP, which a hub may lack.
+                from toolhub_service.mcp_server.http.malformed import find_malformed
 
-                if (wrong := malformed(scope["headers"], scope[REQUEST])) is not None:
-                    await _answer(send, wrong.status, wrong.message, code=wrong.code, data=wrong.data)
+                if (wrong := find_malformed(scope["headers"], scope[REQUEST])) is not None:
+                    await _send_answer(send, wrong.status, wrong.message, code=wrong.code, data=wrong.data)
                     return
                 if _method(scope[REQUEST]) == "initialize" and not self.sessions.may_open(principal.id, _now_s()):
-                    await _answer(send, 503, "Too many sessions of yours are open here. End some.")
+                    await _send_answer(send, 503, "Too many sessions of yours are open here. End some.")
                     return
-                receive = _replayed(body, receive)
-            receive = self._paced(receive, principal)
-            send = self._watched(scope, send, principal)
+                receive = _replay_body(body, receive)
+            receive = self._pace_disconnects(receive, principal)
+            send = self._watch_session(scope, send, principal)
             if listens:
                 try:
                     await self._listen(scope, receive, _Sending(send))
                 finally:
-                    self.sessions.used(principal.id, _session(scope["headers"]), _now_s())
+                    self.sessions.mark_used(principal.id, _session(scope["headers"]), _now_s())
             else:
                 await self._inner(scope, receive, _Sending(send))
 
-    def _paced(self, receive: Receive, principal: Principal) -> Receive:
+    def _pace_disconnects(self, receive: Receive, principal: Principal) -> Receive:
         """Connections cut off at once are released one per loop iteration: each costs as much as serving."""
 
-        async def paced() -> Message:
+        async def receive_paced() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
                 await self._turns.take(principal.share)
             return message
 
-        return paced
+        return receive_paced
 
-    def _watched(self, scope: Scope, send: Send, principal: Principal) -> Send:
+    def _watch_session(self, scope: Scope, send: Send, principal: Principal) -> Send:
         """Note which session is used, opened or ended."""
         sent = _session(scope["headers"])
         # As in the SDK, a session with an open stream is not idle.
         used_s = self._terms.stream_s if scope["method"] == "GET" else 0.0
 
-        async def watched(message: Message) -> None:
+        async def send_watched(message: Message) -> None:
             if message["type"] == "http.response.start":
                 opened = "" if sent else _session(message["headers"])
                 if message["status"] == 404 or (scope["method"] == "DELETE" and message["status"] < 400):
-                    self.sessions.ended(principal.id, sent)
+                    self.sessions.mark_ended(principal.id, sent)
                 elif opened and message["status"] < 400:
-                    self.sessions.opened(principal.id, opened, _now_s())
+                    self.sessions.mark_opened(principal.id, opened, _now_s())
                 elif message["status"] < 400:
-                    self.sessions.used(principal.id, sent, _now_s() + used_s)
+                    self.sessions.mark_used(principal.id, sent, _now_s() + used_s)
             await send(message)
 
-        return watched
+        return send_watched
 
     async def _listen(self, scope: Scope, receive: Receive, sending: _Sending) -> None:
         try:
@@ -290,7 +293,7 @@ class Admission:
         too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
         declared = [value for name, value in scope["headers"] if name == b"content-length"]
         if declared and (len(declared) > 1 or not declared[0].isdigit() or int(declared[0]) > most):
-            await _answer(send, 413, too_large, closes=True)
+            await _send_answer(send, 413, too_large, closes=True)
             return None
         try:
             async with asyncio.timeout(self._terms.body_s):
@@ -300,12 +303,12 @@ class Admission:
                         return None  # the client is gone
                     body += message.get("body", b"")
                     if len(body) > most:
-                        await _answer(send, 413, too_large, closes=True)
+                        await _send_answer(send, 413, too_large, closes=True)
                         return None
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
-            await _answer(send, 408, "The request took too long to arrive.", closes=True)
+            await _send_answer(send, 408, "The request took too long to arrive.", closes=True)
             return None
         whole = bytes(body)
         try:
@@ -314,13 +317,13 @@ class Admission:
             else:
                 value = await asyncio.to_thread(strict_json.loads_bounded, whole)
         except ToolFailure as failure:
-            await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
+            await _send_answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
             return None
         return whole, value
 
 
 def _while_known(identify: Callable[[], Awaitable[Principal]], send: Send, open_until: asyncio.Timeout) -> Send:
-    async def checked(message: Message) -> None:
+    async def send_checked(message: Message) -> None:
         try:
             if message.get("body"):  # a caller that lost the stream's credential gets no more messages
                 await identify()
@@ -330,7 +333,7 @@ def _while_known(identify: Callable[[], Awaitable[Principal]], send: Send, open_
                 return
         await send(message)
 
-    return checked
+    return send_checked
 
 
 def _session(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -366,7 +369,7 @@ class _Sending:
             await self({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -378,10 +381,10 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, refused: AccessRefused, resource: ProtectedResource | None) -> None:
     status, message = refused.status, refused.message
     extra = challenge(resource, status, is_missing=refused.is_missing, scope=refused.scope, message=message)
-    await _answer(send, status, message, extra=extra, retry_after_s=refused.retry_after_s)
+    await _send_answer(send, status, message, extra=extra, retry_after_s=refused.retry_after_s)
 
 
-async def _answer(
+async def _send_answer(
     send: Send,
     status: int,
     message: str,

@@ -91,7 +91,7 @@ class Exchange:
         request = Request(scope)
         client = _Client(receive, send, self._ping_s)
         try:
-            answer = await self._answered(body["id"], method, params, request)
+            answer = await self._serve_request(body["id"], method, params, request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             # Only the cancellation that `_Client` caused ends here; one from outside has to go on.
@@ -116,7 +116,7 @@ class Exchange:
             if not before.is_answered:
                 error = ErrorData(code=INVALID_REQUEST, message="A request with this id still runs. Give each its own.")
                 refused = JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump(mode="json", exclude_unset=True)
-                await _answer(send, 400, _write_json(refused))
+                await _send_body(send, 400, _write_json(refused))
                 return
             await before.ended.wait()
         running = self._running[key] = _Running(send)
@@ -165,7 +165,7 @@ class Exchange:
         self._mirrored[name] = (schema, found)
         return found
 
-    async def _answered(
+    async def _serve_request(
         self, request_id: str | int, method: str, params: dict[str, Any], request: Request
     ) -> tuple[int, str]:
         meta = params["_meta"]
@@ -265,7 +265,7 @@ class _Client:
 
     async def _watch(self) -> None:
         """Keep the response stream open when it takes long; a client that disconnects ends the call."""
-        leaving = asyncio.create_task(self._left())
+        leaving = asyncio.create_task(self._wait_for_disconnect())
         try:
             while not (await asyncio.wait({leaving}, timeout=self._ping_s))[0]:
                 if not self._is_streaming:
@@ -281,7 +281,7 @@ class _Client:
         # The answering task is cancelled, so that the call ends and is recorded as cancelled.
         self._answering.cancel()
 
-    async def _left(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -297,10 +297,10 @@ class _Client:
             event = f"event: message\r\ndata: {body}\r\n\r\n".encode()
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
         else:
-            await _answer(self._send, status, body)
+            await _send_body(self._send, status, body)
 
 
-async def _answer(send: Send, status: int, body: str) -> None:
+async def _send_body(send: Send, status: int, body: str) -> None:
     data = body.encode()
     headers = [(b"content-length", b"%d" % len(data)), (b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

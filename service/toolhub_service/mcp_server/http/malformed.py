@@ -22,7 +22,7 @@ class Malformed(NamedTuple):
     data: JsonObject | None = None
 
 
-def malformed(headers: Iterable[tuple[bytes, bytes]], body: JsonValue) -> Malformed | None:
+def find_malformed(headers: Iterable[tuple[bytes, bytes]], body: JsonValue) -> Malformed | None:
     """Return why the body of a POST cannot be a message; None when it can."""
     sent = {name: value.decode("latin-1")[:_SHOWN_CHARS] for name, value in headers}
     kind = sent.get(b"content-type", "")

@@ -277,8 +277,8 @@ def _shown_chain(encrypted: ssl.SSLObject) -> tuple[bytes, ...]:
 
 
 def _with_chain(app: Any, chain: tuple[bytes, ...]) -> Any:
-    async def known(scope: Scope, receive: Any, send: Any) -> None:
+    async def serve_with_chain(scope: Scope, receive: Any, send: Any) -> None:
         CLIENT_CHAIN.set(chain)  # each request is a task of its own
         await app(scope, receive, send)
 
-    return known
+    return serve_with_chain

@@ -60,15 +60,15 @@ class SessionShares:
         """Return the number of all principals' sessions."""
         return sum(used_s + self._idle_s >= now_s for sessions in self._used_s.values() for used_s in sessions.values())
 
-    def opened(self, principal_id: str, session_id: str, now_s: float) -> None:
+    def mark_opened(self, principal_id: str, session_id: str, now_s: float) -> None:
         self._used_s.setdefault(principal_id, {})[session_id] = now_s
 
-    def used(self, principal_id: str, session_id: str, until_s: float) -> None:
+    def mark_used(self, principal_id: str, session_id: str, until_s: float) -> None:
         """Mark as in use until then; ignored when the principal has opened no such session: anyone can send made-up
         ids."""
         if session_id in self._used_s.get(principal_id, ()):
             self._used_s[principal_id][session_id] = until_s
 
-    def ended(self, principal_id: str, session_id: str) -> None:
+    def mark_ended(self, principal_id: str, session_id: str) -> None:
         if self._used_s.get(principal_id, {}).pop(session_id, None) is not None:
             self._on_end(session_id)

@@ -80,18 +80,18 @@ class Prompts:
                 raise _no_prompt()
             source, args["prompt"] = prompt.source, prompt.resource_id.partition(" ")[2]
         elif params.ref.uri.startswith(ARTIFACT_URI):
-            return _completed(_NO_VALUES)
+            return _to_completion_result(_NO_VALUES)
         else:
             source, args["template"] = await self._resources.source_of_template(requester, params.ref.uri)
         spec = self._primitives.of_source(Primitive.COMPLETION, source)
         if spec is None:
-            return _completed(_NO_VALUES)
+            return _to_completion_result(_NO_VALUES)
         answer = await self._primitives.call(requester, spec, args)
         if answer.error is not None:
             if self._primitives.is_hidden(requester.principal, spec):
-                return _completed(_NO_VALUES)
+                return _to_completion_result(_NO_VALUES)
             raise protocol_error(answer.error)
-        return _completed(answer.value) | {"_meta": meta_of(answer, spec)}
+        return _to_completion_result(answer.value) | {"_meta": meta_of(answer, spec)}
 
     def _all(self) -> Mapping[str, ToolSpec]:
         return self._primitives.all(Primitive.PROMPT)
@@ -125,11 +125,11 @@ def _prompt(name: str, schema: JsonObject) -> dict[str, Any]:
     arguments: list[dict[str, JsonValue]] = []
     for own, rule in properties.items() if isinstance(properties, Mapping) else ():
         is_required = isinstance(required, list) and own in required
-        arguments.append({"name": own, **_words(rule), "required": is_required})
-    return {"name": name, **_words(schema), "arguments": arguments}
+        arguments.append({"name": own, **_title_and_description(rule), "required": is_required})
+    return {"name": name, **_title_and_description(schema), "arguments": arguments}
 
 
-def _words(rule: JsonValue) -> dict[str, JsonValue]:
+def _title_and_description(rule: JsonValue) -> dict[str, JsonValue]:
     if not isinstance(rule, Mapping):
         return {}
     return {place: rule[place] for place in ("title", "description") if isinstance(rule.get(place), str)}
@@ -151,5 +151,5 @@ def _content(block: JsonObject, source: str) -> dict[str, Any]:
     return dict(block)
 
 
-def _completed(value: JsonValue) -> dict[str, Any]:
+def _to_completion_result(value: JsonValue) -> dict[str, Any]:
     return {"completion": value, "resultType": "complete"}

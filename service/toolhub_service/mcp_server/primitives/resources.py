@@ -43,8 +43,8 @@ class Resources:
         start, place = _place(cursor)
         listed: list[dict[str, Any]] = []
         if start is not None:
-            found = await self._sources.found(requester)
-            every = self._sources.listed(found)
+            found = await self._sources.find_all(requester)
+            every = self._sources.to_entries(found)
             listed = every[start : start + _SOURCES_PAGE]
             page |= unread_of(found)
             # Artifacts begin on the page after the last resource of a source, so that a cursor has one of two forms.
@@ -62,7 +62,7 @@ class Resources:
         return page | {"resources": listed}
 
     async def templates(self, requester: Requester) -> dict[str, Any]:
-        found = await self._sources.found(requester)
+        found = await self._sources.find_all(requester)
         own = {
             "uriTemplate": f"{ARTIFACT_URI}{{artifact_id}}",
             "name": "artifact",

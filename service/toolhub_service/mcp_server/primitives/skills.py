@@ -20,7 +20,7 @@ from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import SkillListing, ToolSpec
 from toolhub_service.mcp_server.calling import Calling
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, Context, failed, invoke
+from toolhub_service.mcp_server.calls import ARTIFACT_URI, Context, error_to_dict, invoke
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.schema import canonical_json
@@ -119,7 +119,9 @@ class Skills:
         assert isinstance(answer, ToolResult)  # no dry run was asked for
         if answer.error is not None:
             code = not_found if answer.error.kind is ErrorKind.NOT_FOUND else INTERNAL_ERROR
-            raise MCPError(code, f"{answer.error.kind.value}: {answer.error.message}", failed(answer.error)["_meta"])
+            raise MCPError(
+                code, f"{answer.error.kind.value}: {answer.error.message}", error_to_dict(answer.error)["_meta"]
+            )
         return {
             "contents": [await _contents(uri, path, answer, read)],
             "ttlMs": 0,

@@ -16,7 +16,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec
 from toolhub_service.mcp_server.calling import Calling
-from toolhub_service.mcp_server.calls import META_PREFIX, Context, failed, invoke
+from toolhub_service.mcp_server.calls import META_PREFIX, Context, error_to_dict, invoke
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
 from toolhub_service.mcp_server.relay import Client
@@ -107,4 +107,4 @@ def protocol_error(error: ToolError, code: int = 0) -> MCPError:
     """Return a refusal as a protocol error that says what to do, with the same structure as a tool's."""
     # The protocol has no code for "refused": the message and `_meta` carry the reason.
     chosen = code or (INVALID_PARAMS if error.kind in _ITS_OWN else INTERNAL_ERROR)
-    return MCPError(chosen, f"{error.kind.value}: {error.message}", failed(error)["_meta"])
+    return MCPError(chosen, f"{error.kind.value}: {error.message}", error_to_dict(error)["_meta"])

@@ -93,7 +93,7 @@ class SourceResources:
         self._kept_entries = 0
         engine.resource_news.subscribe(self._on_change)
 
-    async def found(self, requester: Requester) -> Found:
+    async def find_all(self, requester: Requester) -> Found:
         """Return what each source offers that the caller may see."""
         specs = [
             spec
@@ -133,10 +133,10 @@ class SourceResources:
     async def route(self, requester: Requester, uri: str) -> tuple[str, str]:
         """Return which source to ask, and for what; empty: none. Raises MCPError when several have it."""
         if uri.startswith(SOURCE_URI):
-            return _named(uri)
+            return _split_source_uri(uri)
         if uri.lower().startswith(_OWN_SCHEMES) or len(uri) > _URI_MAX_CHARS:
             return "", ""
-        found = await self.found(requester)
+        found = await self.find_all(requester)
         claiming = [listing.source for listing in found.listings if listing.claims(uri)]
         # The order of sources must not decide: a new one could take over a URI of another.
         if len(claiming) > 1:
@@ -155,14 +155,14 @@ class SourceResources:
     async def source_of_template(self, requester: Requester, template: str) -> tuple[str, str]:
         """Return whose template it is, and its source's name for it. Raises MCPError."""
         if template.startswith(SOURCE_URI):
-            return _named(template)
-        found = await self.found(requester)
+            return _split_source_uri(template)
+        found = await self.find_all(requester)
         having = [each.source for each in found.listings if _has(each, template)]
         if len(having) != 1:
             raise no_resource(template)
         return having[0], template
 
-    def listed(self, found: Found) -> list[dict[str, Any]]:
+    def to_entries(self, found: Found) -> list[dict[str, Any]]:
         """Return resources with the URIs for reading them, as entries of a ListResourcesResult."""
         return [
             {**entry, "uri": uri if self._is_only(found, listing, uri) else f"{SOURCE_URI}{listing.source}/{uri}"}
@@ -236,7 +236,7 @@ def no_resource(uri: str, code: int = INVALID_PARAMS) -> MCPError:
     return MCPError(code, message, {"uri": uri})
 
 
-def _named(uri: str) -> tuple[str, str]:
+def _split_source_uri(uri: str) -> tuple[str, str]:
     source, _, own = uri.removeprefix(SOURCE_URI).partition("/")
     return source, own
 

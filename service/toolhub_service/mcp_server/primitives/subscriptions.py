@@ -46,7 +46,7 @@ class Subscriptions:
             return
         if len(watches) >= WATCHES_MAX:
             raise MCPError(INVALID_PARAMS, f"A session has at most {WATCHES_MAX} subscriptions. End one first.")
-        watches[uri] = await self._granted(requester, uri)
+        watches[uri] = await self._authorize_watch(requester, uri)
 
     def unsubscribe(self, requester: Requester, uri: str) -> None:
         self._changes.watches_of(requester.session_id).pop(uri, None)
@@ -62,7 +62,7 @@ class Subscriptions:
         for uri in list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:WATCHES_MAX]:
             # Resources that a client may not watch are left out; the answer lists the watched ones.
             with suppress(MCPError):
-                watches.append(await self._granted(requester, uri))
+                watches.append(await self._authorize_watch(requester, uri))
         asked = params.notifications.model_copy(update={"resource_subscriptions": [each.shown for each in watches]})
         handler = ListenHandler(_Stream(self._changes, watches))
         self._open.add(handler)
@@ -71,7 +71,7 @@ class Subscriptions:
         finally:
             self._open.discard(handler)
 
-    async def _granted(self, requester: Requester, uri: str) -> Watch:
+    async def _authorize_watch(self, requester: Requester, uri: str) -> Watch:
         source, own = await self._resources.route(requester, uri)
         reading = self._primitives.of_source(Primitive.RESOURCE_READ, source)
         if reading is None or not own:

@@ -185,14 +185,14 @@ def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence
 async def _read(response: HttpResponse, stall_s: float) -> Answer:
     if response.status != 200:
         await response.beginning(LINE_BYTES)
-        raise _refused(response)
+        raise _status_failure(response)
     answer, is_over = Answer(), False
     is_stream = "json" not in response.header(b"content-type")
     async for text in _events(response, stall_s) if is_stream else _whole(response, stall_s):
         if text == b"[DONE]":
             is_over = True
             break
-        _take(answer, _decoded(text))
+        _take(answer, _decode_chunk(text))
     # Endpoints end a stream by `[DONE]`, by a reason, or by both.
     if not (is_over or answer.finish):
         message = "The model's endpoint closed the connection in the middle of an answer. Try again later."
@@ -245,7 +245,7 @@ async def _next(piece: Any, stall_s: float) -> bytes:
         raise refuse(ErrorKind.UPSTREAM_ERROR, message) from None
 
 
-def _decoded(text: bytes) -> _Chunk:
+def _decode_chunk(text: bytes) -> _Chunk:
     try:
         chunk = _CHUNK.decode(text)
     except (msgspec.DecodeError, RecursionError) as broken:
@@ -291,7 +291,7 @@ def _add(answer: Answer, delta: _ToolCall, place: int | None) -> None:
     answer.arguments_chars += len(function.arguments or "")
 
 
-def _refused(response: HttpResponse) -> ToolFailure:
+def _status_failure(response: HttpResponse) -> ToolFailure:
     status, retry_after = response.status, response.header(b"retry-after")
     passes = status in _PASSING
     advice = "Try again later." if passes else "An operator must check its URL, model and key."

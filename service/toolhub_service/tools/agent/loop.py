@@ -146,7 +146,7 @@ class AgentLoop:
         if not isinstance(args, dict):
             return _problem("The arguments must be a JSON object, with a name for each argument."), False
         result = await self._calls.invoke(name, args, purpose=self._purpose)
-        return _shown(result), result.ok
+        return _result_for_model(result), result.ok
 
     def _report(self, sink: EventSink, asked: AskedTool) -> None:
         name = self._names.original(asked.name) or "an unknown tool"
@@ -165,7 +165,7 @@ def _problem(message: str) -> str:
     return dumps({"ok": False, "error": {"kind": "INVALID_INPUT", "message": message}}).decode()
 
 
-def _shown(result: ToolResult) -> str:
+def _result_for_model(result: ToolResult) -> str:
     """Return a tool's answer as the model reads it."""
     shown: dict[str, JsonValue] = {"ok": result.ok}
     if result.error is not None:

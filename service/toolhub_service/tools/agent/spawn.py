@@ -113,7 +113,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         agent = self._agent(args)
         calls = _calls(context, agent)
-        specs = await _chosen(calls, agent, args.tools)
+        specs = await _choose_tools(calls, agent, args.tools)
         lent = calls.narrowed((spec.name for spec in specs), agent.max_calls)
         steps_max = min(args.max_steps or agent.max_steps, agent.max_steps)
         work = AgentLoop(agent, lent, specs, task=args.task, label=args.label, steps_max=steps_max)
@@ -182,7 +182,7 @@ def _calls(context: ToolContext, agent: SpawnableAgent) -> InnerCalls:
     return calls
 
 
-async def _chosen(calls: InnerCalls, agent: SpawnableAgent, patterns: Sequence[str] | None) -> list[ToolSpec]:
+async def _choose_tools(calls: InnerCalls, agent: SpawnableAgent, patterns: Sequence[str] | None) -> list[ToolSpec]:
     """Return the callable tools that the patterns name, by name. Raises ToolFailure INVALID_INPUT for patterns that
     match none."""
     if patterns is None:

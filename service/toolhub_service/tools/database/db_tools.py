@@ -37,7 +37,7 @@ from toolhub_service.tools.database.connection import (
     not_usable,
     statement_deadline_s,
 )
-from toolhub_service.tools.database.export import MEDIA_TYPES, exported, missing_for
+from toolhub_service.tools.database.export import MEDIA_TYPES, export_rows, missing_for
 from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutput
 
 _INLINE_BYTES: Final = 512 * 1024
@@ -72,20 +72,20 @@ class DatabaseTool(Tool[Input, Output]):
         self._databases = {database.terms.name: database for database in databases}
 
     def databases(self) -> tuple[DatabaseTerms, ...]:
-        return tuple(database.terms for database in self._offered())
+        return tuple(database.terms for database in self._usable_databases())
 
     def full_description(self) -> str:
         connections = ", ".join(f"{terms.name} ({_DIALECTS[terms.dialect]})" for terms in self.databases())
         return f"{self.description} Connections: {connections[:_NAMES_CHARS]}." if connections else self.description
 
     def unavailable_reason(self) -> str:
-        offered = self._offered()
+        offered = self._usable_databases()
         if not offered:
             return self._how_to()
         missing = [database.missing() for database in offered]
         return missing[0] if all(missing) else ""
 
-    def _offered(self) -> list[Database]:
+    def _usable_databases(self) -> list[Database]:
         return list(self._databases.values())
 
     def _how_to(self) -> str:
@@ -99,7 +99,7 @@ class DatabaseTool(Tool[Input, Output]):
         return database
 
 
-def _checked(parameters: Parameters) -> Parameters:
+def _check_parameters(parameters: Parameters) -> Parameters:
     """Return the parameters. Raises ToolFailure INVALID_INPUT for a lone surrogate, which no database accepts."""
     try:
         msgspec.json.encode(parameters)
@@ -182,9 +182,9 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         began_s = asyncio.get_running_loop().time()
         acceptance = _Acceptance(statement, context)
-        async with database.query(statement, _checked(args.params), deadline_s, acceptance) as reading:
+        async with database.query(statement, _check_parameters(args.params), deadline_s, acceptance) as reading:
             result = await _Result(args.limit, context).read(reading)
-            more = await _kept(result, reading, database, context) if result.is_cut else 0
+            more = await _keep_whole_result(result, reading, database, context) if result.is_cut else 0
             columns = list(reading.columns)
         context.truncated = result.is_cut
         context.is_large = result.size_bytes > _INLINE_BYTES // 8
@@ -254,13 +254,13 @@ class _Whole:
         return fitting
 
 
-async def _kept(result: _Result, reading: Reading, database: Database, context: ToolContext) -> int:
+async def _keep_whole_result(result: _Result, reading: Reading, database: Database, context: ToolContext) -> int:
     """Store the whole result as an artifact. Return its number of rows, 0 where it could not be stored."""
     export = database.limits.export
     whole = _Whole(result, reading, database)
     ref, failed = f"db:{database.terms.name}", missing_for(export)
     if not failed:
-        chunks = exported(export, reading.columns, whole, has_types=reading.has_types)
+        chunks = export_rows(export, reading.columns, whole, has_types=reading.has_types)
         try:
             kept = await context.keep(chunks, media_type=MEDIA_TYPES[export], name=f"result.{export}")
             failed = "" if kept is not None else "the hub keeps no artifacts"
@@ -326,13 +326,13 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
         began_s = asyncio.get_running_loop().time()
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         acceptance = _Acceptance(statement, context)
-        changed = await database.execute(statement, _checked(args.params), deadline_s, acceptance)
+        changed = await database.execute(statement, _check_parameters(args.params), deadline_s, acceptance)
         summary = f"{statement.kind} on {args.connection}: {changed} rows changed"
         _prove(context, acceptance.read, args.connection, summary, began_s)
         return self.Out(rows_affected=changed)
 
-    def _offered(self) -> list[Database]:
-        return [database for database in super()._offered() if database.terms.may_write]
+    def _usable_databases(self) -> list[Database]:
+        return [database for database in super()._usable_databases() if database.terms.may_write]
 
     def _how_to(self) -> str:
         if not self._databases:
@@ -379,7 +379,9 @@ class DbDescribe(DatabaseTool["DbDescribe.In", "DbDescribe.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         if not args.connection:
-            return self.Out(connections=[_shown(each) for each in self._databases.values()], tables=[], truncated=False)
+            return self.Out(
+                connections=[_to_connection(each) for each in self._databases.values()], tables=[], truncated=False
+            )
         database = self._database(args.connection)
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         tables, truncated = await database.describe(args.table, deadline_s)
@@ -388,10 +390,10 @@ class DbDescribe(DatabaseTool["DbDescribe.In", "DbDescribe.Out"]):
             raise refuse(ErrorKind.NOT_FOUND, message)
         context.truncated = truncated
         context.proves(EvidenceType.TOOL, f"db:{args.connection}", f"described {len(tables)} tables")
-        return self.Out(connections=[_shown(database)], tables=tables, truncated=truncated)
+        return self.Out(connections=[_to_connection(database)], tables=tables, truncated=truncated)
 
 
-def _shown(database: Database) -> Connection:
+def _to_connection(database: Database) -> Connection:
     terms = database.terms
     return Connection(
         name=terms.name, dialect=terms.dialect, read_only=not terms.may_write, description=database.description

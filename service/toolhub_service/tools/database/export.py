@@ -36,7 +36,7 @@ def missing_for(export: ExportFormat) -> str:
     return "pyarrow is not installed: toolhub extras install parquet"
 
 
-def exported(
+def export_rows(
     export: ExportFormat, columns: Sequence[Column], rows: Batches, *, has_types: bool
 ) -> AsyncIterator[bytes]:
     """Yield the bytes of the file in pieces, of which one is in memory. `has_types`: each column has one type."""

@@ -39,7 +39,7 @@ from toolhub_service.tools.database.connection import (
     too_slow,
     unreachable,
 )
-from toolhub_service.tools.database.postgres_catalog import described
+from toolhub_service.tools.database.postgres_catalog import describe_tables
 from toolhub_service.tools.database.postgres_role import check_role
 from toolhub_service.tools.database.postgres_touched import touched_besides, touched_by
 
@@ -104,7 +104,7 @@ class PostgresDatabase:
                 plan = await _plan_of(connection, statement, parameters)
                 read, relations = await touched_by(connection, statement, self.terms, plan)
                 accept(read)
-                changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
+                changed = (await _execute_prepared(connection, statement.text, bind_parameters(parameters))).rowcount
                 # Triggers and foreign keys that would wait for the COMMIT. Refused here, all of it is rolled back.
                 await connection.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
                 accept(await touched_besides(connection, read, relations))
@@ -120,7 +120,7 @@ class PostgresDatabase:
 
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
         async with self._session(deadline_s, writes=False) as connection:
-            return await described(connection, self.terms, table)
+            return await describe_tables(connection, self.terms, table)
 
     @asynccontextmanager
     async def _session(self, deadline_s: float, *, writes: bool) -> AsyncIterator[AsyncConnection[Any]]:
@@ -132,19 +132,19 @@ class PostgresDatabase:
         started_s = loop.time()
         try:
             async with asyncio.timeout_at(deadline_s):
-                connection = await self._connected()
+                connection = await self._connect()
                 try:
                     await check_role(connection, self.terms)
                     await self._begin(connection, deadline_s - loop.time(), writes=writes)
                     yield connection
                 finally:
-                    await _left(connection)
+                    await _close_connection(connection)
         except TimeoutError:
             raise too_slow(deadline_s - started_s) from None
         except psycopg.Error as error:
             raise self._failure_of(error, deadline_s - started_s) from None
 
-    async def _connected(self) -> AsyncConnection[Any]:
+    async def _connect(self) -> AsyncConnection[Any]:
         from psycopg import AsyncConnection, ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
 
@@ -184,7 +184,7 @@ class PostgresDatabase:
             "IntervalStyle": "iso_8601",
             "extra_float_digits": "1",
         }
-        await _sent(connection, _SETTINGS, [json.dumps(settings)])
+        await _execute_prepared(connection, _SETTINGS, [json.dumps(settings)])
 
     def _failure_of(self, error: Exception, limit_s: float) -> ToolFailure:
         from psycopg import errors
@@ -213,7 +213,7 @@ class PostgresDatabase:
         return refused_by_database(f"{words} {hint}", state)
 
 
-async def _left(connection: AsyncConnection[Any]) -> None:
+async def _close_connection(connection: AsyncConnection[Any]) -> None:
     """End everything on the connection: cancel a running statement, and close the connection."""
     if connection.info.transaction_status.name == "ACTIVE":
         # Optional for the server: the connection is closed anyway, and the statement has its own time limit.
@@ -224,7 +224,7 @@ async def _left(connection: AsyncConnection[Any]) -> None:
     await connection.close()
 
 
-async def _sent(connection: AsyncConnection[Any], sql: str, parameters: Sequence[Any] = ()) -> Any:
+async def _execute_prepared(connection: AsyncConnection[Any], sql: str, parameters: Sequence[Any] = ()) -> Any:
     """Return a cursor for the result of one statement, with `$1` as PostgreSQL writes it."""
     from psycopg import AsyncRawCursor
 
@@ -236,7 +236,9 @@ async def _sent(connection: AsyncConnection[Any], sql: str, parameters: Sequence
 
 async def _plan_of(connection: AsyncConnection[Any], statement: Statement, parameters: Parameters) -> Sequence[Any]:
     """Return the plans of the statement, which is not run: more than one where a rule adds others."""
-    row = await (await _sent(connection, f"EXPLAIN (FORMAT JSON) {statement.text}", bound(parameters))).fetchone()
+    row = await (
+        await _execute_prepared(connection, f"EXPLAIN (FORMAT JSON) {statement.text}", bind_parameters(parameters))
+    ).fetchone()
     plans: Sequence[Any] = row[0] if row and isinstance(row[0], list) else json.loads(row[0])
     return plans
 
@@ -270,16 +272,18 @@ class PostgresReading:
             f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - checked, one statement, and its values are bound
             f"<= {_ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
         )
-        await _sent(self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bound(parameters))
+        await _execute_prepared(
+            self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bind_parameters(parameters)
+        )
 
     async def start(self) -> None:
         _take_texts(self._connection)
-        cursor = await _sent(self._connection, _FETCH)
-        described = cursor.description or ()
-        self._types = [column.type_code for column in described]
+        cursor = await _execute_prepared(self._connection, _FETCH)
+        description = cursor.description or ()
+        self._types = [column.type_code for column in description]
         self._first = self._read(await cursor.fetchall())
         names = await _type_names(self._connection, self._types)
-        self._columns = [Column(name=column.name, type=names[column.type_code]) for column in described]
+        self._columns = [Column(name=column.name, type=names[column.type_code]) for column in description]
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -287,7 +291,7 @@ class PostgresReading:
 
     async def next_rows(self) -> list[Row]:
         first, self._first = self._first, []
-        return first or self._read(await (await _sent(self._connection, _FETCH)).fetchall())
+        return first or self._read(await (await _execute_prepared(self._connection, _FETCH)).fetchall())
 
     def _read(self, rows: Sequence[Sequence[str | None]]) -> list[Row]:
         return [[_value(text, oid) for text, oid in zip(row, self._types, strict=True)] for row in rows]
@@ -307,7 +311,9 @@ async def _type_names(connection: AsyncConnection[Any], oids: Sequence[int]) -> 
     unknown = sorted({oid for oid in oids if oid not in _known_types()})
     names = dict(_known_types())
     if unknown:
-        cursor = await _sent(connection, "SELECT t::text, format_type(t, NULL) FROM unnest($1::oid[]) AS t", [unknown])
+        cursor = await _execute_prepared(
+            connection, "SELECT t::text, format_type(t, NULL) FROM unnest($1::oid[]) AS t", [unknown]
+        )
         names |= {int(oid): name for oid, name in await cursor.fetchall()}
     return names
 
@@ -338,7 +344,7 @@ def _value(text: str | None, oid: int) -> JsonValue:
     return text
 
 
-def bound(parameters: Parameters) -> list[Any]:
+def bind_parameters(parameters: Parameters) -> list[Any]:
     """Return the values for `$1`, `$2` …; objects as jsonb."""
     from psycopg.types.json import Jsonb
 

@@ -44,14 +44,15 @@ FROM pg_catalog.pg_constraint k LEFT JOIN pg_catalog.pg_class t ON t.oid = k.con
 WHERE k.conrelid = ANY($1::bigint[]::oid[]) AND k.contype IN ('p', 'f') ORDER BY k.conrelid, k.conname"""
 
 
-async def described(
+async def describe_tables(
     connection: AsyncConnection[Any], terms: DatabaseTerms, table: str
 ) -> tuple[list[DescribedTable], bool]:
     """Return the tables, or the one that `table` names with or without its schema; and whether there are more."""
     found = [
         row
         for row in await fetch_rows(connection, _TABLES, terms.schema)
-        if may_use_table(f"{row[1]}.{row[2]}", terms) and table in ("", f"{row[1]}.{row[2]}", _written(row, terms))
+        if may_use_table(f"{row[1]}.{row[2]}", terms)
+        and table in ("", f"{row[1]}.{row[2]}", _qualified_name(row, terms))
     ]
     numbers = [row[0] for row in found[:MAX_TABLES]]
     columns: dict[int, list[DescribedColumn]] = {number: [] for number in numbers}
@@ -63,7 +64,7 @@ async def described(
     keys = await fetch_rows(connection, _KEYS, numbers)
     tables = [
         DescribedTable(
-            name=_written(row, terms),
+            name=_qualified_name(row, terms),
             kind=_KINDS[row[3]],
             columns=columns[row[0]],
             primary_key=next((key[4] for key in keys if key[0] == row[0] and key[1] == "p"), []),
@@ -75,12 +76,12 @@ async def described(
     return tables, len(found) > MAX_TABLES or len(listed) > MAX_COLUMNS
 
 
-def _written(row: Any, terms: DatabaseTerms) -> str:
+def _qualified_name(row: Any, terms: DatabaseTerms) -> str:
     return str(row[2]) if row[1] == terms.schema else f"{row[1]}.{row[2]}"
 
 
 def _foreign(key: Any, terms: DatabaseTerms) -> ForeignKey:
-    target = _written((0, key[2], key[3]), terms)
+    target = _qualified_name((0, key[2], key[3]), terms)
     return ForeignKey(columns=key[4], table=target, target_columns=key[5])
 
 

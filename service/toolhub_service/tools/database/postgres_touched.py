@@ -95,7 +95,7 @@ async def touched_by(
     _check_agreement(relations, parsed, terms)
     await _check_dotted(connection, relations, parsed, terms)
     edges = await fetch_rows(connection, _EDGES, sorted(locks))
-    if problem := _unlisted(relations, edges, parsed, terms):
+    if problem := _why_not_listed(relations, edges, parsed, terms):
         raise denied_statement(problem, parsed, terms)
     tables = {each.full_name for each in relations if not each.is_catalog or each.full_name in parsed.tables}
     actions = {*parsed.actions, *_operations(plan)}
@@ -132,7 +132,7 @@ def _check_agreement(relations: Sequence[Relation], parsed: Statement, terms: Da
         raise denied_statement(problem, parsed, terms)
 
 
-def _unlisted(
+def _why_not_listed(
     relations: Sequence[Relation], edges: Sequence[tuple[int, int]], parsed: Statement, terms: DatabaseTerms
 ) -> str:
     """Return why a relation may not be used; empty: all may. One that the statement does not name may be used where a
@@ -140,7 +140,7 @@ def _unlisted(
     allowed = {each.oid for each in relations if may_use_table(each.full_name, terms)}
     changed = {each.oid for each in relations if each.is_locked_for_more}
     has_view = any(each.kind == "v" for each in relations if each.oid in allowed)
-    reached, reached_by_change = _reached(allowed, edges), _reached(allowed & changed, edges)
+    reached, reached_by_change = _reachable(allowed, edges), _reachable(allowed & changed, edges)
     for each in relations:
         if each.oid in allowed or each.oid in (reached_by_change if each.is_locked_for_more else reached):
             continue
@@ -151,7 +151,7 @@ def _unlisted(
     return ""
 
 
-def _reached(start: set[int], edges: Sequence[tuple[int, int]]) -> set[int]:
+def _reachable(start: set[int], edges: Sequence[tuple[int, int]]) -> set[int]:
     reached = set(start)
     while added := {target for source, target in edges if source in reached} - reached:
         reached |= added

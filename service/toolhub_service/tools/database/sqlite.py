@@ -83,7 +83,7 @@ class SqliteDatabase:
     async def query(
         self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept
     ) -> AsyncIterator[SqliteReading]:
-        session = await to_thread(partial(self._begun, deadline_s, writes=False))
+        session = await to_thread(partial(self._begin_session, deadline_s, writes=False))
         try:
             accept(await to_thread(partial(session.prepare, statement, parameters)))
             await to_thread(partial(session.start, statement.text, parameters))
@@ -92,7 +92,7 @@ class SqliteDatabase:
             session.close()
 
     async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept) -> int:
-        session = await to_thread(partial(self._begun, deadline_s, writes=True))
+        session = await to_thread(partial(self._begin_session, deadline_s, writes=True))
         try:
             accept(await to_thread(partial(session.prepare, statement, parameters)))
             return await to_thread(partial(session.change, statement.text, parameters))
@@ -102,7 +102,7 @@ class SqliteDatabase:
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
         return await to_thread(partial(self._describe, table, deadline_s))
 
-    def _begun(self, deadline_s: float, stop: threading.Event, *, writes: bool) -> _Session:
+    def _begin_session(self, deadline_s: float, stop: threading.Event, *, writes: bool) -> _Session:
         return _Session(self.open(writes=writes), self.terms, deadline_s, writes=writes)
 
     def open(self, *, writes: bool = False) -> sqlite3.Connection:
@@ -131,7 +131,7 @@ class SqliteDatabase:
         return connection
 
     def _describe(self, table: str, deadline_s: float, stop: threading.Event) -> tuple[list[DescribedTable], bool]:
-        with closing(self.open()) as connection, _watched(connection, self.terms.name, deadline_s, stop):
+        with closing(self.open()) as connection, _interrupt_when_over(connection, self.terms.name, deadline_s, stop):
             wanted = "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
             found = [
                 (name, kind)
@@ -141,7 +141,7 @@ class SqliteDatabase:
             described: list[DescribedTable] = []
             columns = 0
             for name, kind in found[:MAX_TABLES]:
-                one = _described(connection, name, kind)
+                one = _describe_table(connection, name, kind)
                 columns += len(one.columns)
                 if columns > MAX_COLUMNS and described:
                     return described, True
@@ -165,8 +165,8 @@ class _Session:
         """Return the statement as SQLite reads it; nothing of it runs. Raises ToolFailure."""
         self._connection.set_authorizer(self._authorizer)
         try:
-            with self.watched(stop):
-                program = self._connection.execute(f"EXPLAIN {parsed.text}", bound(parameters)).fetchall()
+            with self.interrupt_when_over(stop):
+                program = self._connection.execute(f"EXPLAIN {parsed.text}", bind_parameters(parameters)).fetchall()
                 self._authorizer.settle(self._connection, program)
         except ToolFailure:
             if not self._authorizer.refusal:
@@ -176,13 +176,13 @@ class _Session:
         return self._authorizer.read(parsed)
 
     def start(self, sql: str, parameters: Parameters, stop: threading.Event) -> None:
-        with self.watched(stop):
-            self.cursor = self._connection.execute(sql, bound(parameters))
+        with self.interrupt_when_over(stop):
+            self.cursor = self._connection.execute(sql, bind_parameters(parameters))
 
     def change(self, sql: str, parameters: Parameters, stop: threading.Event) -> int:
         """Run the statement and commit. Return the number of rows that it changed itself."""
-        with self.watched(stop):
-            self._connection.execute(sql, bound(parameters)).close()
+        with self.interrupt_when_over(stop):
+            self._connection.execute(sql, bind_parameters(parameters)).close()
             # Only the hub's own statements end the transaction.
             self._connection.set_authorizer(None)
             # Not `rowcount`, which Python sets by the first word of the statement: never for one that begins with WITH.
@@ -190,8 +190,8 @@ class _Session:
             self._connection.execute("COMMIT")
             return int(changed)
 
-    def watched(self, stop: threading.Event) -> AbstractContextManager[None]:
-        return _watched(self._connection, self._terms.name, self._deadline_s, stop)
+    def interrupt_when_over(self, stop: threading.Event) -> AbstractContextManager[None]:
+        return _interrupt_when_over(self._connection, self._terms.name, self._deadline_s, stop)
 
     def close(self) -> None:
         self._connection.close()
@@ -220,7 +220,7 @@ class SqliteReading:
     def _next_rows(self, stop: threading.Event) -> list[Row]:
         rows: list[Row] = []
         size = 0
-        with self._session.watched(stop):
+        with self._session.interrupt_when_over(stop):
             while self._cursor is not None and len(rows) < _BATCH_ROWS and size < _BATCH_BYTES:
                 values = self._cursor.fetchone()
                 if values is None:
@@ -245,7 +245,9 @@ def _load_modules(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _watched(connection: sqlite3.Connection, name: str, deadline_s: float, stop: threading.Event) -> Iterator[None]:
+def _interrupt_when_over(
+    connection: sqlite3.Connection, name: str, deadline_s: float, stop: threading.Event
+) -> Iterator[None]:
     """Interrupt SQLite when the call is cancelled or its time is over. Raises ToolFailure for any error of SQLite."""
     started_s = time.monotonic()
     connection.set_progress_handler(lambda: stop.is_set() or time.monotonic() >= deadline_s, _STEPS)
@@ -278,7 +280,7 @@ def _failure_of(
     return refused_by_database(str(error), getattr(error, "sqlite_errorname", ""))
 
 
-def bound(parameters: Parameters) -> Any:
+def bind_parameters(parameters: Parameters) -> Any:
     """Return the values in the form that SQLite binds; arrays and objects as JSON texts."""
     if isinstance(parameters, dict):
         return {key: _bindable(value) for key, value in parameters.items()}
@@ -308,7 +310,7 @@ def _json(value: Any) -> JsonValue:
     return value  # type: ignore[no-any-return] # what is left is what JSON has
 
 
-def _described(connection: sqlite3.Connection, name: str, kind: str) -> DescribedTable:
+def _describe_table(connection: sqlite3.Connection, name: str, kind: str) -> DescribedTable:
     columns = connection.execute('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (name,))
     described: list[DescribedColumn] = []
     keys: list[tuple[int, str]] = []

@@ -67,7 +67,7 @@ class StatementAuthorizer:
             found = "SELECT 1 FROM main.sqlite_schema WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
             if name.startswith("sqlite_") or connection.execute(found, (name,)).fetchone() is not None:
                 self._use(name)
-        for name in sorted(_opened(connection, program)):
+        for name in sorted(_opened_tables(connection, program)):
             # Numbers of rows are counted there, whoever inserts.
             if not (self._writes and name == "sqlite_sequence"):
                 self._use(name)
@@ -136,7 +136,7 @@ class StatementAuthorizer:
         return part in _SHADOWS and owner in self._tables
 
 
-def _opened(connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> set[str]:
+def _opened_tables(connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> set[str]:
     """Return the tables whose trees, or whose indexes' trees, a program opens."""
     named = "SELECT rootpage, tbl_name FROM main.sqlite_schema WHERE rootpage > 0"
     tables = {1: "sqlite_schema"} | {page: lowered(name) for page, name in connection.execute(named)}

@@ -13,11 +13,11 @@ from typing import Any
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    answer, picture = taken(asked)
+    answer, picture = take_screenshot(asked)
     sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n" + picture)
 
 
-def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def take_screenshot(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return the answer (`problem` is empty when there is a picture) and the PNG."""
     import mss
     from mss.exception import ScreenShotError
@@ -27,7 +27,7 @@ def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with mss.mss() as screen:
             # The first entry is all monitors together, the others are single ones.
             whole = screen.monitors[0]
-            region = _within(asked["region"], whole)
+            region = _clip_region(asked["region"], whole)
             if region is None:
                 return {"problem": "region", "width": whole["width"], "height": whole["height"]}, b""
             if region["width"] * region["height"] > asked["max_pixels"]:
@@ -38,7 +38,7 @@ def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"problem": "display", "width": 0, "height": 0}, b""
 
 
-def _within(region: list[int] | None, whole: dict[str, int]) -> dict[str, int] | None:
+def _clip_region(region: list[int] | None, whole: dict[str, int]) -> dict[str, int] | None:
     """Return the region on the desktop; None when it is not entirely within it."""
     if region is None:
         return whole

@@ -115,7 +115,7 @@ def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, encoding=encoding, at_byte=at_byte)
 
 
-def encoded(text: str, encoding: str) -> bytes:
+def encode_text(text: str, encoding: str) -> bytes:
     """Return the bytes of `text`. Raises ToolFailure INVALID_INPUT when the encoding cannot express it."""
     codec = check_encoding(encoding)
     try:

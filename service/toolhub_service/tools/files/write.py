@@ -33,7 +33,7 @@ from toolhub_service.tools.files.values import (
     Sha256,
     check_overwrite,
     check_size,
-    encoded,
+    encode_text,
     target,
     undecodable,
 )
@@ -70,7 +70,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         bytes: Annotated[int, Meta(description="Size of the deleted files.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        path = _confirmed(args)
+        path = _check_confirmed(args)
         workspace = context.workspace
         # Both may walk a whole tree: to delete it, or to compare it with the state in the plan.
         if args.recursive or workspace.expects:
@@ -85,14 +85,14 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         return (args.path,)
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        path = _confirmed(args)
+        path = _check_confirmed(args)
         counted = context.workspace.count(path)
         if counted.folders and counted.files + counted.folders > 1 and not args.recursive:
             raise failure_of(OSError(errno.ENOTEMPTY, ""), path)
         return (f'Delete "{path}": {counted}. This cannot be undone.',)
 
 
-def _confirmed(args: DeletePath.In) -> str:
+def _check_confirmed(args: DeletePath.In) -> str:
     """Return the path that may be deleted. Raises ToolFailure INVALID_INPUT."""
     if not args.confirm:
         message = "Deleting requires confirm: true. Check the path, then call again with confirm set to true."
@@ -283,20 +283,20 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
                 return (
                     f'Replace a text in {places} of "{file.path}", if it occurs as often ({file.size_bytes:,} bytes).',
                 )
-            after = len(_edited(file, args, sandbox.max_write_bytes))
+            after = len(_replace_text(file, args, sandbox.max_write_bytes))
             return (f'Replace a text in {places} of "{file.path}": {after:,} bytes instead of {file.size_bytes:,}.',)
 
 
 def _edit(
     workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None
 ) -> EditText.Out:
-    data = _edited(file, args, max_bytes, stop)
+    data = _replace_text(file, args, max_bytes, stop)
     with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:
         draft.write(data)
     return EditText.Out(path=file.path, replacements=args.expected_count, sha256=draft.sha256)
 
 
-def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None) -> bytes:
+def _replace_text(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None) -> bytes:
     """Return the file's content with the replacements made. Raises ToolFailure when the text is not found as
     expected."""
     data = b"".join(file.chunks(stop))
@@ -304,19 +304,19 @@ def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading
         data.decode()
     except UnicodeDecodeError as error:
         raise undecodable(file.path, "utf-8", error.start) from error
-    old, new = encoded(args.old_text, "utf-8"), encoded(args.new_text, "utf-8")
+    old, new = encode_text(args.old_text, "utf-8"), encode_text(args.new_text, "utf-8")
     if b"\r\n" in data and _LONE_LINE_FEED.search(data) is None:
         # Models write \n: in a file of CRLF it means the file's own line end, and a mixture helps nobody.
         old, new = _LONE_LINE_FEED.sub(b"\r\n", old), _LONE_LINE_FEED.sub(b"\r\n", new)
     count = data.count(old)
     if count != args.expected_count:
-        raise _unexpected(data, old, count, args.expected_count)
+        raise _unexpected_count(data, old, count, args.expected_count)
     # The size is checked before the text is built: replacing a frequent short oldText can multiply the size.
     check_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
     return data.replace(old, new)
 
 
-def _unexpected(data: bytes, old: bytes, count: int, expected: int) -> ToolFailure:
+def _unexpected_count(data: bytes, old: bytes, count: int, expected: int) -> ToolFailure:
     if count == 0:
         return refuse(ErrorKind.INVALID_INPUT, f"oldText does not occur in the file. {_hint(data, old)}", found=0)
     lines = _lines_of(data, old)
@@ -379,7 +379,7 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         sandbox = context.constraints.sandbox
         check_overwrite(args.overwrite, sandbox)
-        data = encoded(args.text, args.encoding)
+        data = encode_text(args.text, args.encoding)
         check_size(len(data), sandbox.max_write_bytes, "The text")
         written = await to_thread_if_large(len(data), partial(_write, context.workspace, args, data))
         context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
@@ -390,7 +390,7 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
-        size_bytes = len(encoded(args.text, args.encoding))
+        size_bytes = len(encode_text(args.text, args.encoding))
         check_size(size_bytes, sandbox.max_write_bytes, "The text")
         place = target(context.workspace, args.path, sandbox, overwrite=args.overwrite, mkdirp=args.mkdirp)
         return (f"Write {size_bytes:,} bytes to {place}.",)

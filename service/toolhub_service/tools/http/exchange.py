@@ -329,7 +329,7 @@ class HttpTool(Tool[Input, Output]):
         scope = f"{context.principal_id}\0{self.name}".encode("utf-8", "replace")
         return f"{hashlib.sha256(scope).hexdigest()[:16]}-{context.idempotency_key}"
 
-    async def _answer(
+    async def _to_http_answer(
         self, args: Input, context: ToolContext, *, timeout_ms: int, max_bytes: int, needs_success: bool = False
     ) -> Answer:
         """Return the answer with its body read and evidence added. Raises ToolFailure UPSTREAM_ERROR if `needs_success`

@@ -180,7 +180,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         truncated: Annotated[bool, Meta(description="Whether the body was cut.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
+        answer = await self._to_http_answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
             **head_of(answer.response, context),
             body=marked_text(answer, context),
@@ -252,7 +252,7 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
         """Of the decoded body."""
 
     async def run(self, args: FetchInput, context: ToolContext) -> Out:
-        answer = await self._answer(
+        answer = await self._to_http_answer(
             args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes, needs_success=True
         )
         if answer.is_cut:
@@ -328,7 +328,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
         truncated: Annotated[bool, Meta(description="Whether the text was cut.")]
 
     async def run(self, args: FetchInput, context: ToolContext) -> Out:
-        answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
+        answer = await self._to_http_answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
             **head_of(answer.response, context),
             text=marked_text(answer, context),

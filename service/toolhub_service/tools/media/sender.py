@@ -40,11 +40,11 @@ class Exchanges:
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {"accepted": 0, "status": 0, "protocol": "", "unreached": False, "unclear": False}
 
-    def answered(self, status: int, *, ok: bool, protocol: str) -> None:
+    def note_answer(self, status: int, *, ok: bool, protocol: str) -> None:
         self.facts.update(status=status, protocol=protocol)
         self.facts["accepted"] += ok
 
-    def unreached(self) -> None:
+    def note_unreached(self) -> None:
         """Note that no connection was made, so nothing was sent."""
         self.facts["unreached"] = True
 
@@ -114,27 +114,27 @@ def observe_http(exchanges: Exchanges) -> None:
     unreached = (requests.ConnectTimeout, requests.exceptions.SSLError, requests.exceptions.ProxyError)
 
     @wraps(send)
-    def noted(self: Any, request: Any, **options: Any) -> Any:
+    def send_noted(self: Any, request: Any, **options: Any) -> Any:
         options["allow_redirects"] = False  # the operator has named only this host
         try:
             response = send(self, request, **options)
         except unreached:
-            exchanges.unreached()
+            exchanges.note_unreached()
             raise
         except requests.ConnectionError as failed:
             # Only this name distinguishes a connection of urllib3 that was never made.
             if "NewConnectionError" in repr(failed) or "NameResolutionError" in repr(failed):
-                exchanges.unreached()
+                exchanges.note_unreached()
             else:
                 exchanges.unclear()
             raise
         except requests.RequestException:
             exchanges.unclear()
             raise
-        exchanges.answered(response.status_code, ok=response.status_code < 300, protocol="HTTP")
+        exchanges.note_answer(response.status_code, ok=response.status_code < 300, protocol="HTTP")
         return response
 
-    requests.Session.send = noted  # type: ignore[method-assign]
+    requests.Session.send = send_noted  # type: ignore[method-assign]
 
 
 def observe_smtp(exchanges: Exchanges) -> None:
@@ -143,27 +143,27 @@ def observe_smtp(exchanges: Exchanges) -> None:
 
     def noting(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def noted(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+        def run_noted(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
             try:
                 return command(self, *args, **named)
             except smtplib.SMTPRecipientsRefused as refused:
                 codes = (code for code, _ in refused.recipients.values())
-                exchanges.answered(max(codes, default=0), ok=False, protocol="SMTP")
+                exchanges.note_answer(max(codes, default=0), ok=False, protocol="SMTP")
                 raise
             except smtplib.SMTPResponseException as refused:
-                exchanges.answered(refused.smtp_code, ok=False, protocol="SMTP")
+                exchanges.note_answer(refused.smtp_code, ok=False, protocol="SMTP")
                 raise
 
-        return noted
+        return run_noted
 
-    def connected(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+    def connect_noted(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
         try:
             return connect(self, *args, **named)
         except OSError:
-            exchanges.unreached()
+            exchanges.note_unreached()
             raise
 
-    def sent(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+    def data_noted(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
         try:
             code, words = data(self, *args, **named)
         except smtplib.SMTPDataError:
@@ -171,11 +171,11 @@ def observe_smtp(exchanges: Exchanges) -> None:
         except (OSError, smtplib.SMTPServerDisconnected):
             exchanges.unclear()
             raise
-        exchanges.answered(code, ok=code == 250, protocol="SMTP")
+        exchanges.note_answer(code, ok=code == 250, protocol="SMTP")
         return code, words
 
-    smtplib.SMTP.connect = connected  # type: ignore[method-assign]
-    smtplib.SMTP.data = sent  # type: ignore[method-assign]
+    smtplib.SMTP.connect = connect_noted  # type: ignore[method-assign]
+    smtplib.SMTP.data = data_noted  # type: ignore[method-assign]
     smtplib.SMTP.sendmail = noting(smtplib.SMTP.sendmail)  # type: ignore[method-assign]
     smtplib.SMTP.login = noting(smtplib.SMTP.login)  # type: ignore[method-assign]
 

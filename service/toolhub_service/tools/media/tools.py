@@ -220,7 +220,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
         self._check_files(channel, names, len(names))
         copies = []
         for index, path in enumerate(args.file_paths):
-            taken = partial(_taken, context, path, names[index], folder / str(index))
+            taken = partial(_copy_attachment, context, path, names[index], folder / str(index))
             copies.append(await to_thread(taken))
         for index, artifact_id in enumerate(args.artifact_ids, len(copies)):
             copies.append(await self._taken_artifact(artifact_id, channel, folder / str(index), context))
@@ -243,7 +243,7 @@ def extension_of(name: str) -> str:
     return name.rpartition(".")[2].lower() if "." in name else ""
 
 
-def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: Event) -> _Copy:
+def _copy_attachment(context: ToolContext, path: str, name: str, destination: Path, stop: Event) -> _Copy:
     """Copy one file of the workspace. Runs in a thread."""
     size_bytes, sha256 = 0, hashlib.sha256()
     with context.workspace.open_read(path) as file, destination.open("xb") as copy:
@@ -284,10 +284,10 @@ async def _send(
     except ValueError as broken:
         raise _unclear(channel, "the process that sent it ended without a word") from broken
     if not answer["delivered"]:
-        raise _undelivered(channel, answer)
+        raise _delivery_failure(channel, answer)
 
 
-def _undelivered(channel: MediaChannel, answer: Mapping[str, Any]) -> ToolFailure:
+def _delivery_failure(channel: MediaChannel, answer: Mapping[str, Any]) -> ToolFailure:
     status = answer["status"]
     # Checked first: Apprise reports one failure for a message in parts, some of which may have arrived.
     if answer["accepted"]:

@@ -72,7 +72,9 @@ class Printed:
         return "".join(self.kept)
 
 
-def raised(name: str, text: str, line: int, code: str, printed: Printed, limits: ProgramLimits) -> ToolFailure:
+def failure_of_exception(
+    name: str, text: str, line: int, code: str, printed: Printed, limits: ProgramLimits
+) -> ToolFailure:
     """Return the failure for an exception that the program did not catch, or for a limit of the interpreter."""
     written = printed.text
     # Checked first: the callback's exception arrives here under the interpreter's own name.

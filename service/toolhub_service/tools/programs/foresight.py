@@ -47,8 +47,8 @@ class ForeseenCalls(ProgramCalls):
         self._is_over = False
         self._lines: list[str] = []
 
-    def stopped(self) -> BaseException | None:
-        return Unforeseeable() if self._is_over else super().stopped()
+    def stop_reason(self) -> BaseException | None:
+        return Unforeseeable() if self._is_over else super().stop_reason()
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
         if _holds_unknown((args, dict(members)), 0):
@@ -57,9 +57,9 @@ class ForeseenCalls(ProgramCalls):
             raise CallFailed("the dry run is over")
         return await super().call(module, function, args, members)
 
-    async def _asked(self, tool: str, args: JsonObject) -> ToolResult:
+    async def _invoke_tool(self, tool: str, args: JsonObject) -> ToolResult:
         spec = self._specs.get(tool)
-        shown = f"{tool} {_shown(args)}"
+        shown = f"{tool} {_args_as_text(args)}"
         if spec is not None and spec.annotations.read_only:
             result = await self.calls.invoke(tool, args, purpose=PURPOSE)
             self._lines.append(f"Call {shown}, which only reads and was called for this plan.")
@@ -83,7 +83,7 @@ class ForeseenCalls(ProgramCalls):
         return (*shown, _UNKNOWN if is_unknown else _END)
 
 
-def _shown(args: JsonObject) -> str:
+def _args_as_text(args: JsonObject) -> str:
     try:
         text = dumps(args).decode()
     except NotJson:

@@ -36,7 +36,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
-from toolhub_service.tools.programs.bounds import Printed, ProgramLimits, ill_typed, no_syntax, raised
+from toolhub_service.tools.programs.bounds import Printed, ProgramLimits, failure_of_exception, ill_typed, no_syntax
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -81,7 +81,7 @@ class Program(msgspec.Struct, frozen=True):
 class Host(Protocol):
     """The functions that a program can call. Used on the event loop."""
 
-    def stopped(self) -> BaseException | None:
+    def stop_reason(self) -> BaseException | None:
         """Return why the program must stop; None: it continues."""
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
@@ -130,7 +130,7 @@ class Interpreter:
 
         Raises ToolFailure INVALID_INPUT (syntax, types), EXECUTION_ERROR (an exception, memory, a crash of the worker),
         TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), TOOL_UNAVAILABLE (the
-        interpreter does not start here, whatever the program), and the exception of `host.stopped`.
+        interpreter does not start here, whatever the program), and the exception of `host.stop_reason`.
         """
         loop = asyncio.get_running_loop()
         wall_s = min(self.limits.wall_s, deadline_s - loop.time())
@@ -151,7 +151,7 @@ class Interpreter:
         is_checked = program.is_checked and key not in self._checked
         try:
             async with pool.checkout(**self._terms(program, host, is_checked=is_checked)) as session:
-                for module in _unimported(program):
+                for module in _modules_without_import(program):
                     await session.feed_run(f"import {module}", print_callback=printed)
                 start = session.feed_start(
                     program.code,
@@ -161,7 +161,7 @@ class Interpreter:
                 )
                 snapshot = await start
                 self._note_checked(key)
-                return Ended(await _driven(snapshot, host, _known(program)))
+                return Ended(await _drive(snapshot, host, _call_names(program)))
         except monty.MontyTypingError as wrong:
             raise ill_typed(wrong.display(), program.near) from wrong
         except monty.MontySyntaxError as wrong:
@@ -172,7 +172,9 @@ class Interpreter:
             trace = failed.traceback()
             line = trace[min(len(trace), _MAX_DEPTH) - 1].line if trace else 0
             name, text = type(failed.exception()).__name__, failed.display("msg")
-            raise host.stopped() or raised(name, text, line, program.code, printed, self.limits) from failed
+            raise host.stop_reason() or failure_of_exception(
+                name, text, line, program.code, printed, self.limits
+            ) from failed
         except monty.MontyCrashedError as crashed:
             if not await _starts(pool):
                 raise _not_started() from crashed
@@ -309,7 +311,7 @@ def _function(host: Host, module: str, name: str) -> Callable[..., Awaitable[Any
     return function
 
 
-async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
+async def _drive(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
     """Drive the program from one halt to the next, and return its value."""
     import pydantic_monty as monty
 
@@ -317,24 +319,24 @@ async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
     try:
         while not isinstance(snapshot, monty.MontyComplete):
             if isinstance(snapshot, monty.AsyncFutureSnapshot):
-                snapshot = await _answered(snapshot, under_way)
+                snapshot = await _answer_oldest(snapshot, under_way)
             elif _is_call_beside_others(snapshot, known):
                 # `asyncio.gather` in the program: its calls run concurrently.
-                under_way[snapshot.call_id] = asyncio.create_task(_begun(snapshot, host))
+                under_way[snapshot.call_id] = asyncio.create_task(_begin_call(snapshot, host))
                 snapshot = await snapshot.resume({"future": ...})
             else:
                 snapshot = await snapshot.resume_auto()
-            if (reason := host.stopped()) is not None:
+            if (reason := host.stop_reason()) is not None:
                 raise reason
         return snapshot.output
     finally:
-        if host.stopped() is None:  # otherwise running calls may finish, so that their answers are kept
+        if host.stop_reason() is None:  # otherwise running calls may finish, so that their answers are kept
             for task in under_way.values():
                 task.cancel()
         await asyncio.gather(*under_way.values(), return_exceptions=True)
 
 
-def _known(program: Program) -> frozenset[str]:
+def _call_names(program: Program) -> frozenset[str]:
     """Return the names of the functions that are calls; the interpreter itself reports any other name as unknown."""
     functions = (f"{module}.{function}" for module, names in program.modules.items() for function in names)
     return frozenset((BUILT_IN_CALL, *functions))
@@ -349,12 +351,12 @@ def _is_call_beside_others(snapshot: Any, known: frozenset[str]) -> bool:
     return snapshot.function_name in known and not snapshot.allow_eager_await
 
 
-async def _begun(snapshot: Any, host: Host) -> Any:
+async def _begin_call(snapshot: Any, host: Host) -> Any:
     module, _, function = snapshot.function_name.rpartition(".")
     return await host.call(module, function, snapshot.args, snapshot.kwargs)
 
 
-async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> Any:
+async def _answer_oldest(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> Any:
     """Return the next halt, after the answer to the oldest call that the program may wait for."""
     # The oldest, not the first to end: a replay answers in the same order, whatever the durations.
     oldest = min(snapshot.pending_call_ids)
@@ -366,7 +368,7 @@ async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> A
     return await snapshot.resume({oldest: settled})
 
 
-def _unimported(program: Program) -> list[str]:
+def _modules_without_import(program: Program) -> list[str]:
     """Return the modules of tools that the program uses without importing them; they are available all the same."""
     lines = [line.strip() for line in program.code.split("\n")]
     imports = [line for line in lines if line.startswith(("import ", "from "))]

@@ -100,7 +100,7 @@ class ProgramCalls:
     def made(self) -> tuple[ProgramCall, ...]:
         return tuple(self._made)
 
-    def stopped(self) -> BaseException | None:
+    def stop_reason(self) -> BaseException | None:
         return self._suspended
 
     def error_of(self, text: str) -> Mapping[str, Any]:
@@ -109,15 +109,15 @@ class ProgramCalls:
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
         try:
-            tool, taken = self._resolved(module, function, args, members)
+            tool, taken = self._resolve_call(module, function, args, members)
             if len(self._made) >= self._calls_max:
                 message = f"The program may make {self._calls_max} calls, and has made them. Answer with what it has."
                 raise refuse(ErrorKind.BUDGET_EXCEEDED, message, max_tool_calls=self._calls_max)
         except ToolFailure as refused:
-            raise self._raised(f"{module}.{function}" if module else function, "", refused.error) from refused
-        return await self._invoked(tool, taken)
+            raise self._call_failure(f"{module}.{function}" if module else function, "", refused.error) from refused
+        return await self._invoke_in_place(tool, taken)
 
-    def _resolved(
+    def _resolve_call(
         self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]
     ) -> tuple[str, JsonObject]:
         """Return the tool's full name and its arguments, given as one object or by name."""
@@ -136,7 +136,7 @@ class ProgramCalls:
         assert isinstance(taken, dict)
         return tool, taken
 
-    async def _invoked(self, tool: str, args: JsonObject) -> Any:
+    async def _invoke_in_place(self, tool: str, args: JsonObject) -> Any:
         place = len(self._made)
         # Its place is reserved at once, so that the list is in the order of the calls; it is CANCELLED until it has
         # ended.
@@ -147,7 +147,7 @@ class ProgramCalls:
                 if self._suspended is not None:
                     raise CallFailed("the program is suspended")
                 self._report_progress(place, "STARTED")
-                result = await self._asked(tool, args)
+                result = await self._invoke_tool(tool, args)
         except Suspended as suspended:
             # Stored here, as the interpreter does not pass exceptions of the host on unchanged.
             self._suspended = suspended
@@ -157,10 +157,10 @@ class ProgramCalls:
             raise
         self._note(place, result)
         if result.error is not None:
-            raise self._raised(tool, result.call_id, result.error)
+            raise self._call_failure(tool, result.call_id, result.error)
         return result.value
 
-    async def _asked(self, tool: str, args: JsonObject) -> ToolResult:
+    async def _invoke_tool(self, tool: str, args: JsonObject) -> ToolResult:
         return await self.calls.invoke(tool, args, purpose=PURPOSE)
 
     def _note(self, place: int, result: ToolResult) -> None:
@@ -180,7 +180,7 @@ class ProgramCalls:
         message = f"call {place + 1}: {made.tool}{shown}"
         self._report(ProgramProgress(step=self._ended, unit="calls", message=message, recent=tuple(self._changes)))
 
-    def _raised(self, tool: str, call_id: str, error: ToolError) -> CallFailed:
+    def _call_failure(self, tool: str, call_id: str, error: ToolError) -> CallFailed:
         text = f"{error.kind.value}: {error.message}"
         shown: dict[str, Any] = {"tool": tool, "callId": call_id, "kind": error.kind.value, "message": error.message}
         shown["retryable"] = error.invites_retry

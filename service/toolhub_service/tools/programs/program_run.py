@@ -90,7 +90,7 @@ class Prepared:
         return tools_by_exported_name(spec.name for spec in self.offered)
 
 
-async def prepared(
+async def prepare_program(
     interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
 ) -> Prepared:
     """Check and prepare a program. Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of
@@ -100,12 +100,12 @@ async def prepared(
     if refusal := too_weak(tool, await interpreter.level(), wanted_level(tool, context.constraints.sandbox)):
         raise refusal
     _check_length(text.code, interpreter.limits.code_bytes)
-    offered = await _offered(_inner_calls(context), text.tools)
+    offered = await _tools_for_program(_inner_calls(context), text.tools)
     # Durable: a program that runs again after a restart gets the answers of its earlier calls.
     calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
     words = words_of(text.code)
     names = tools_by_name([spec.name for spec in offered], words)
-    named = _named(offered, names)
+    named = _tools_named_in_text(offered, names)
     modules = _modules(offered, names, words)
     program = Program(
         code=text.code,
@@ -131,9 +131,9 @@ async def run_program(
 ) -> ProgramEnded:
     """Run it with the calls of the running call; evidence is added however it ends.
 
-    Raises ToolFailure as `prepared` and `Interpreter.run`, and lets `Suspended` through.
+    Raises ToolFailure as `prepare_program` and `Interpreter.run`, and lets `Suspended` through.
     """
-    ready = await prepared(interpreter, text, context, now_unix_ms)
+    ready = await prepare_program(interpreter, text, context, now_unix_ms)
     host = ProgramCalls(ready.calls, ready.names, report, text.max_calls, ready.full_name)
     printed = Printed(interpreter.limits.printed_bytes)
     try:
@@ -147,7 +147,7 @@ async def foreseen_program(
     interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
 ) -> Sequence[str]:
     """Return what it would call, for a dry run. Raises ToolFailure when it would fail before anything is unknown."""
-    ready = await prepared(interpreter, text, context, now_unix_ms)
+    ready = await prepare_program(interpreter, text, context, now_unix_ms)
     specs = {spec.name: spec for spec in ready.offered}
     host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls, ready.full_name)
     try:
@@ -230,7 +230,7 @@ class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
     async def run(self, args: In, context: ToolContext[ProgramProgress]) -> Out:
         limits, text = self._interpreter.limits, self._text(args)
         ended = await run_program(self._interpreter, text, context, self._clock.unix_ms, context.report)
-        value, artifact = await _bounded(ended.value, limits.result_bytes, context)
+        value, artifact = await _value_or_artifact(ended.value, limits.result_bytes, context)
         return self.Out(
             value=value,
             printed=ended.printed,
@@ -257,7 +257,7 @@ def _check_length(code: str, max_bytes: int) -> None:
         raise refuse(ErrorKind.INVALID_INPUT, message, field="code", max_bytes=max_bytes)
 
 
-async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequence[ToolSpec]:
+async def _tools_for_program(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequence[ToolSpec]:
     """Return the tools that a program may call, without core/program.run: no program runs programs."""
     if patterns is None:
         return await calls.offered(lambda spec: spec.name != NAME)
@@ -275,7 +275,9 @@ async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequenc
     return found
 
 
-def _named(offered: Sequence[ToolSpec], names: Mapping[FunctionName, str]) -> list[tuple[ToolSpec, FunctionName]]:
+def _tools_named_in_text(
+    offered: Sequence[ToolSpec], names: Mapping[FunctionName, str]
+) -> list[tuple[ToolSpec, FunctionName]]:
     """Return the tools that the text names, once for each name."""
     specs = {spec.name: spec for spec in offered}
     return [(specs[tool], name) for name, tool in sorted(names.items())]
@@ -329,7 +331,7 @@ def _lay_evidence(
     )
 
 
-async def _bounded(value: JsonValue, max_bytes: int, context: ToolContext[Any]) -> tuple[JsonValue, str]:
+async def _value_or_artifact(value: JsonValue, max_bytes: int, context: ToolContext[Any]) -> tuple[JsonValue, str]:
     """Return the value, or the id of the artifact that holds it."""
     try:
         data = dumps(value)

@@ -18,7 +18,7 @@ from toolhub_service.aio.threads import to_thread
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.storage import StorageKind, bound_exceeded, disk_full
 from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, walked
+from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, measure_folder
 
 _ASK_S: Final = 0.02
 _WALK_S: Final = 1.0
@@ -60,7 +60,7 @@ class Growth:
                 continue
             if is_short:
                 signal_program(signal.SIGSTOP)
-            await self._check(is_short=is_short)
+            await self._check_growth(is_short=is_short)
             if self._failure is not None:
                 return
             if is_short:
@@ -68,19 +68,19 @@ class Growth:
             ended_s = loop.time()
             walk_at_s = ended_s + max(_WALK_S, _PAUSES * (ended_s - began_s))
 
-    async def settled(self) -> ToolFailure | None:
+    async def find_failure(self) -> ToolFailure | None:
         """Return the failure of a program that has stored too much, once it has ended; None: it has not."""
         how = "was killed"
         if self._failure is None and self._room.is_short:
             # It ended by itself, because nothing was left.
             how = "has ended"
-            await self._check(is_short=True)
+            await self._check_growth(is_short=True)
         if self._failure is None:
             return None
         message = f"The program {how}. {self._failure.error.message} What it did until then is not undone."
         return ToolFailure(msgspec.structs.replace(self._failure.error, message=message))
 
-    async def _check(self, *, is_short: bool) -> None:
+    async def _check_growth(self, *, is_short: bool) -> None:
         """Measure the folder once; it has failed when it has grown too much."""
         used_bytes = await to_thread(lambda _: self._measure())
         if used_bytes <= self._began_bytes + _NOTICED_BYTES:
@@ -118,6 +118,6 @@ def growth_of_run(folders: Sequence[str], room: DiskRoom, *, max_bytes: int) -> 
         return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=max_bytes)
 
     def measure() -> int:
-        return sum(map(walked, folders))
+        return sum(map(measure_folder, folders))
 
     return Growth(measure, room, began_bytes=0, max_bytes=max_bytes, refusal=refusal)

@@ -77,7 +77,7 @@ class UsageCounters:
     def change(self, name: str, principal: str, change: Callable[[Count], Count]) -> Count:
         """Replace a count by `change` of it, alone; return the new one. Raises what `change` raises, and then changes
         nothing."""
-        with self._locked(name) as descriptor:
+        with self._lock_account(name) as descriptor:
             if descriptor < 0:
                 after = change(self._unwritten.get(name, Count()))._replace(principal=principal)
                 self._unwritten[name] = after
@@ -110,7 +110,7 @@ class UsageCounters:
         self._unwritten.pop(name, None)
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[int]:
+    def _lock_account(self, name: str) -> Iterator[int]:
         """Yield the descriptor of the account's file, or -1 where it cannot be made."""
         descriptor = self._open(name)
         if descriptor < 0:
@@ -164,7 +164,7 @@ class WorkspaceAccount:
     def shrink(self, size_bytes: int) -> None:
         """Count bytes that were removed."""
         if size_bytes:
-            self._usage.counters.change(self.name, self.principal, partial(_added, -size_bytes))
+            self._usage.counters.change(self.name, self.principal, partial(_add_bytes, -size_bytes))
 
     @property
     def used_bytes(self) -> int:
@@ -192,7 +192,7 @@ class WorkspaceAccount:
         return self._usage.room
 
 
-def _added(size_bytes: int, count: Count) -> Count:
+def _add_bytes(size_bytes: int, count: Count) -> Count:
     return count._replace(used_bytes=max(0, count.used_bytes + size_bytes))
 
 
@@ -233,7 +233,7 @@ class WorkspaceUsage:
             self.room.check(size_bytes, None if self._is_shared else count.used_bytes)
             if count.used_bytes + size_bytes > terms.workspace.max_bytes:
                 raise bound_exceeded(StorageKind.WORKSPACES, terms.workspace, count.used_bytes, size_bytes)
-            return _added(size_bytes, count)
+            return _add_bytes(size_bytes, count)
 
         self.counters.change(account.name, account.principal, add)
         if total is not None:
@@ -292,7 +292,7 @@ class WorkspaceUsage:
 
     def recount(self, name: str, stop: threading.Event | None = None) -> Count:
         began = self.counters.get(name)
-        walked_bytes = walked(self._root if name == SHARED else os.path.join(self._root, name), stop)  # noqa: PTH118
+        walked_bytes = measure_folder(self._root if name == SHARED else os.path.join(self._root, name), stop)  # noqa: PTH118
 
         def settle(count: Count) -> Count:
             meanwhile_bytes = max(0, count.used_bytes - began.used_bytes)
@@ -301,7 +301,7 @@ class WorkspaceUsage:
         return self.counters.change(name, began.principal or _principal_of(name), settle)
 
 
-def walked(folder: str, stop: threading.Event | None = None, entries_max: int = ENTRIES_MAX) -> int:
+def measure_folder(folder: str, stop: threading.Event | None = None, entries_max: int = ENTRIES_MAX) -> int:
     """Return what all beneath the folder, and the folder itself, count as; links are not followed."""
     total_bytes, folders, entries_left = 0, [folder], entries_max
     while folders and entries_left > 0:

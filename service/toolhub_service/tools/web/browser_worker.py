@@ -54,12 +54,12 @@ def main() -> None:
     # The driver and the browser also print to standard output, so the answer has its own descriptor.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    answer, picture = taken(asked)
+    answer, picture = take_screenshot(asked)
     answers.write(json.dumps(answer).encode() + b"\n" + picture)
     answers.flush()
 
 
-def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def take_screenshot(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return the answer (`problem` is empty when there is a picture) and the PNG."""
     from playwright.sync_api import Error, sync_playwright
 
@@ -96,7 +96,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     )
     # WebRTC and WebTransport run over UDP, which no HTTP proxy sees.
     context.add_init_script(_WITHOUT)
-    context.route("**/*", _check)
+    context.route("**/*", _check_route)
     page = context.new_page()
     response = page.goto(asked["url"], wait_until="domcontentloaded", timeout=asked["timeout_s"] * 1000)
     for state, seconds in (("load", asked["timeout_s"]), ("networkidle", _QUIET_S)):
@@ -118,7 +118,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     return {"problem": "", "url": page.url, "title": page.title()[:300], "status": status}, picture
 
 
-def _check(route: Any) -> None:
+def _check_route(route: Any) -> None:
     """Tunnels hide methods from the proxy, so requests that may change something are blocked here."""
     request = route.request
     if request.method in {"GET", "HEAD", "OPTIONS"}:

@@ -128,7 +128,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
 
     def upstream(self, args: In) -> str:
         """Return the origin of the only page; several pages have no common origin."""
-        urls = _wanted(args)
+        urls = _urls_of(args)
         # The breaker and the limits of an upstream are per origin; several pages may have several.
         if len(urls) != 1:
             return ""
@@ -139,7 +139,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         return f"{parsed.scheme}://{parsed.authority}"
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        urls = _wanted(args)
+        urls = _urls_of(args)
         if not urls:
             raise refuse(ErrorKind.INVALID_INPUT, "Give `url`, or at least one of `urls`.", argument="url")
         places = asyncio.Semaphore(_AT_ONCE)
@@ -163,7 +163,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
                 return Page(url=url, title="", text="", truncated=False, error=error)
 
     async def _page(self, url: str, args: In, context: ToolContext) -> Page:
-        raw, response = await self._fetched(url, args, context)
+        raw, response = await self._fetch_page(url, args, context)
         reading = await self._reader.read(raw, deadline_s=context.deadline_s)
         _prove_text(context, response, reading)
         links: list[PageLinkOut] | UnsetType = UNSET
@@ -186,7 +186,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
-    async def _fetched(self, url: str, args: In, context: ToolContext) -> tuple[RawPage, HttpResponse]:
+    async def _fetch_page(self, url: str, args: In, context: ToolContext) -> tuple[RawPage, HttpResponse]:
         """Return the body and its response. Raises ToolFailure; INVALID_INPUT for a body that is not text."""
         max_bytes = min(_PAGE_MAX_BYTES, context.constraints.sandbox.max_http_bytes)
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + args.timeout_ms / 1000)
@@ -217,7 +217,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         return raw, response
 
 
-def _wanted(args: WebFetch.In) -> Sequence[str]:
+def _urls_of(args: WebFetch.In) -> Sequence[str]:
     """Return the requested URLs, each once."""
     first = [args.url] if args.url is not None else []
     return list(dict.fromkeys([*first, *args.urls]))

@@ -79,7 +79,7 @@ class FilteringProxy:
     async def _serve(self, accepted: Accepted) -> None:
         reader, writer = await asyncio.open_connection(sock=accepted.socket, limit=_HEAD_MAX_BYTES)
         try:
-            await self._answer(accepted, reader, writer)
+            await self._serve_connection(accepted, reader, writer)
         # The browser sees the end of its connection; the hub's refusal is already in `failures`.
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass
@@ -87,7 +87,9 @@ class FilteringProxy:
             accepted.end()
             writer.transport.abort()
 
-    async def _answer(self, accepted: Accepted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(
+        self, accepted: Accepted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answer one request, which ends the connection."""
         async with asyncio.timeout(_HEAD_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -124,7 +126,7 @@ class FilteringProxy:
 
     async def _tunnel(self, authority: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The content of a tunnel is not visible (ws: uses one as well), so either scheme may allow it.
-        upstream = await self._dialled([f"https://{authority}/", f"http://{authority}/"], "GET")
+        upstream = await self._dial_first_allowed([f"https://{authority}/", f"http://{authority}/"], "GET")
         if upstream is None:
             await _respond(writer, 403)
             return
@@ -139,8 +141,8 @@ class FilteringProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        url = self._checked(target, method)
-        upstream = await self._connected(url) if url is not None and url.scheme == "http" else None
+        url = self._check_or_note(target, method)
+        upstream = await self._connect(url) if url is not None and url.scheme == "http" else None
         if url is None or upstream is None:
             await _respond(writer, 403)
             return
@@ -159,26 +161,26 @@ class FilteringProxy:
 
     # Checking and connecting.
 
-    async def _dialled(
+    async def _dial_first_allowed(
         self, urls: Sequence[str], method: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Return a connection for the first allowed URL; None when none is allowed, or no connection can be made."""
         before = len(self.failures)
         for written in urls:
-            if (url := self._checked(written, method)) is not None:
+            if (url := self._check_or_note(written, method)) is not None:
                 # The refusal of the first scheme does not count where the second is allowed.
                 del self.failures[before:]
-                return await self._connected(url)
+                return await self._connect(url)
         return None
 
-    def _checked(self, url: str, method: str) -> CheckedUrl | None:
+    def _check_or_note(self, url: str, method: str) -> CheckedUrl | None:
         try:
             return check_url(url, method, self._egress)
         except ToolFailure as failure:
             self._note(failure)
             return None
 
-    async def _connected(self, url: CheckedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connect(self, url: CheckedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 for address in await checked_addresses(self._resolver, url.host, url.port, url.networks):

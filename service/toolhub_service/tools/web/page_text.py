@@ -175,7 +175,7 @@ def without_tags(page: str) -> str:
 _DETECTION_BYTES = 64 * 1024
 
 
-def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
+def decode_page(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
     """Return the text and the charset used. `declared`: that of the Content-Type; empty when there is none.
 
     `is_cut`: whether the data are truncated, so that the last character may be incomplete.
@@ -190,7 +190,7 @@ def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
         text = _strictly(data, name, is_cut=is_cut)
         if text is not None:
             return text, name
-    guess = _detected(data[:_DETECTION_BYTES]) or (names[0] if names else "utf-8")
+    guess = _detect_charset(data[:_DETECTION_BYTES]) or (names[0] if names else "utf-8")
     return data.decode(guess, "replace"), guess
 
 
@@ -209,7 +209,7 @@ def _strictly(data: bytes, name: str, *, is_cut: bool) -> str | None:
         return None
 
 
-def _detected(data: bytes) -> str:
+def _detect_charset(data: bytes) -> str:
     from charset_normalizer import from_bytes
 
     best = from_bytes(data).best()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolhub_service.tools.web.page_text import PageText, decoded, refresh_of, title_of, without_tags
+from toolhub_service.tools.web.page_text import PageText, decode_page, refresh_of, title_of, without_tags
 
 MEMORY_BYTES = 1024 * 1024 * 1024
 _CPU_A_PAGE_S = 20
@@ -39,7 +39,7 @@ def _ring(_number: int, _frame: object) -> None:
     raise _Late
 
 
-def _within(seconds: float, work: Callable[[], str]) -> str:
+def _run_within(seconds: float, work: Callable[[], str]) -> str:
     """Return the result; empty when the work fails or is late."""
     # Processor time, not wall time: a busy machine must not change which engine reads a page.
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -93,7 +93,7 @@ class _Plain:
 
 def _plain(page: str, url: str, markdown: bool) -> _Plain:
     plain = _Plain(PageText(url, markdown=markdown))
-    _within(_SHARE_S, lambda: plain.read(page))
+    _run_within(_SHARE_S, lambda: plain.read(page))
     return plain
 
 
@@ -106,7 +106,7 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
         engines.append(("readability", lambda: _by_readability(page, url, markdown)))
     text, engine, is_cut = "", "", False
     for name, work in engines:
-        if text := _within(_SHARE_S, work).strip():
+        if text := _run_within(_SHARE_S, work).strip():
             engine = name
             break
     plain = _plain(page, url, markdown) if links or not text else None
@@ -121,7 +121,7 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
 
 def read_page(asked: dict[str, Any], data: bytes) -> dict[str, Any]:
     """Return a page's text of at most `max_chars`, title, charset, engine, and the links if requested."""
-    page, charset = decoded(data, asked["charset"], is_cut=asked["is_cut"])
+    page, charset = decode_page(data, asked["charset"], is_cut=asked["is_cut"])
     reading: dict[str, Any] = {"text": page, "engine": "none", "links": [], "is_cut": False}
     if asked["html"]:
         reading = _text_of_html(page, asked["url"], asked["markdown"], asked["links"])

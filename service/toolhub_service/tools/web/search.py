@@ -146,7 +146,7 @@ class WebSearch(Tool["WebSearch.In", "WebSearch.Out"]):
         engine = self._engine
         if engine is None:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"No search engine: {self._unavailable}.", retryable=False)
-        answer = await self._asked(engine, args, context)
+        answer = await self._query_engine(engine, args, context)
         results = _results(answer, engine)[: args.count]
         context.proves(
             EvidenceType.URL,
@@ -157,7 +157,7 @@ class WebSearch(Tool["WebSearch.In", "WebSearch.Out"]):
         )
         return self.Out(results=results)
 
-    async def _asked(self, engine: SearchEngine, args: In, context: ToolContext) -> JsonValue:
+    async def _query_engine(self, engine: SearchEngine, args: In, context: ToolContext) -> JsonValue:
         url = f"{engine.base_url}{engine.path}?{urlencode(engine.terms(args.query, args.count))}"
         headers = (("x-subscription-token", _key(engine)),) if engine.read_key is not None else ()
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + _TIMEOUT_S)
@@ -219,11 +219,11 @@ def _result(one: Mapping[str, object], snippet: str) -> SearchResult | None:
     url = one.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")) or len(url) > _URL_CHARS:
         return None
-    title = _words(one.get("title"), _TITLE_CHARS)
-    return SearchResult(title=title, url=url, snippet=_words(one.get(snippet), _SNIPPET_CHARS))
+    title = _text_of(one.get("title"), _TITLE_CHARS)
+    return SearchResult(title=title, url=url, snippet=_text_of(one.get(snippet), _SNIPPET_CHARS))
 
 
-def _words(value: object, max_chars: int) -> str:
+def _text_of(value: object, max_chars: int) -> str:
     """Return the text without the engine's highlighting tags, on one line, truncated."""
     # Truncated before the tags are removed, so that a snippet of megabytes costs nothing; at worst it is mostly tags.
     text = value[: 4 * max_chars] if isinstance(value, str) else ""

@@ -20,7 +20,7 @@ _OPTIONS.max_mem = 1 << 20
 def compile_glob(pattern: str) -> Callable[[str], bool]:
     """Return a predicate on relative paths. Raises ToolFailure INVALID_INPUT for an invalid pattern."""
     try:
-        matcher = re2.compile(_translated(pattern), _OPTIONS)
+        matcher = re2.compile(_glob_to_re2(pattern), _OPTIONS)
     except re2.error:
         raise _unreadable() from None
     if "/" in pattern:
@@ -28,7 +28,7 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     return lambda path: matcher.fullmatch(path.rpartition("/")[2]) is not None
 
 
-def _translated(pattern: str) -> str:
+def _glob_to_re2(pattern: str) -> str:
     out: list[str] = []
     braces = 0
     at = 0

@@ -209,7 +209,7 @@ class Workspace:
                 raise
         try:
             yield draft
-            check = partial(self._check, relative) if relative in self._expected else None
+            check = partial(self._check_state, relative) if relative in self._expected else None
             draft.commit(overwrite=overwrite, check=check)
         finally:
             draft.close()
@@ -234,8 +234,8 @@ class Workspace:
                 replaced = _check_replacing(folder, name, overwrite)
                 if self._expected:
                     # Both right before the rename: the state that a plan showed is compared as late as possible.
-                    self._check(new, folder, name, stop)
-                    self._check(old, source_folder, source_name, stop)
+                    self._check_state(new, folder, name, stop)
+                    self._check_state(old, source_folder, source_name, stop)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
             self._shrink(replaced.charged_bytes)
         finally:
@@ -247,7 +247,7 @@ class Workspace:
         relative = check_path(path)
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             if self._expected:
-                self._check(relative, folder, name, stop)
+                self._check_state(relative, folder, name, stop)
             removed = remove_entry(folder, name, recursive=recursive, stop=stop)
         self._shrink(removed.charged_bytes)
         return removed
@@ -280,11 +280,11 @@ class Workspace:
         relative = check_path(path)
         if relative in self._expected:
             with as_tool_failures(relative), self._parent(relative) as (folder, name):
-                self._check(relative, folder, name, stop)
+                self._check_state(relative, folder, name, stop)
 
     # Internals
 
-    def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
+    def _check_state(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
         """Check the state right before the change, in the folder of the change. The change itself makes another state,
         which a second change in the same call may replace."""
         # Compared once: later differences are due to the call's own changes.

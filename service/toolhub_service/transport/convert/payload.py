@@ -133,7 +133,7 @@ class WireEnum:
         self.to_domain: dict[int, Any] = {number: member for member, number in self.to_wire.items()}
         WIRE_ENUMS[wire.DESCRIPTOR.full_name] = self
 
-    def filtered(self, numbers: Iterable[int]) -> frozenset[Any]:
+    def filter_members(self, numbers: Iterable[int]) -> frozenset[Any]:
         """Return the members that a filter names; if the unspecified one is among them, all of them, as for an empty
         filter."""
         named = frozenset(numbers)

@@ -77,7 +77,7 @@ def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bo
 
 def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
     """Return the filter; the unspecified state in it means every state."""
-    return _JOB_FILTER(request, states=JOB_STATES.filtered(request.states))
+    return _JOB_FILTER(request, states=JOB_STATES.filter_members(request.states))
 
 
 to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states", "owners"})
@@ -148,7 +148,7 @@ def from_approval(approval: Approval) -> approval_pb2.Approval:
 
 
 def to_approval_filter(request: approval_service_pb2.ListApprovalsRequest) -> ApprovalFilter:
-    return _APPROVAL_FILTER(request, states=APPROVAL_STATES.filtered(request.states))
+    return _APPROVAL_FILTER(request, states=APPROVAL_STATES.filter_members(request.states))
 
 
 def is_approval(decision: int) -> bool:
@@ -220,7 +220,7 @@ _ESCAPE = re.compile(r"\\(.)")
 def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str) -> str:
     """Return a unified diff of at most 64 KiB, empty when both are equal; `approved` and `seen` name the two sides."""
     lines = difflib.unified_diff(_lines(before), _lines(after), approved, seen, lineterm="")
-    return "\n".join(_bounded(lines))
+    return "\n".join(_cut_lines(lines))
 
 
 def _lines(definition: JsonObject) -> list[str]:
@@ -232,7 +232,7 @@ def _lines(definition: JsonObject) -> list[str]:
     return lines
 
 
-def _bounded(lines: Iterator[str]) -> Iterator[str]:
+def _cut_lines(lines: Iterator[str]) -> Iterator[str]:
     left = DIFF_MAX_BYTES - 100
     for line in lines:
         left -= len(line.encode()) + 1
@@ -267,4 +267,4 @@ def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
 
 def to_pin_filter(request: registry_service_pb2.ListPinsRequest, caller: Principal) -> PinFilter:
     sources = None if caller.tenancy is None else caller.tenancy.shows
-    return _PIN_FILTER(request, states=PIN_STATES.filtered(request.states), sources=sources)
+    return _PIN_FILTER(request, states=PIN_STATES.filter_members(request.states), sources=sources)

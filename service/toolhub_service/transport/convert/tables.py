@@ -44,7 +44,7 @@ class Writer(Generic[Wire]):
             if not places:
                 raise TypeError(f"{field.full_name}: none of {sources} has {name}")
             write = nested.get(field.name)
-            convert = _to_wire(field) if write is None else _within(write, is_repeated=field.is_repeated)
+            convert = _to_wire(field) if write is None else _convert_elements(write, is_repeated=field.is_repeated)
             self._fields.append((field.name, places[0], name, convert))
 
     def __call__(self, *values: object, **apart: Any) -> Wire:
@@ -83,7 +83,7 @@ def _has(source: type, name: str) -> bool:
     return name in source.__annotations__ or isinstance(getattr(source, name, None), property)
 
 
-def _within(write: Callable[[Any], Message], *, is_repeated: bool) -> Callable[[Any], Any]:
+def _convert_elements(write: Callable[[Any], Message], *, is_repeated: bool) -> Callable[[Any], Any]:
     if is_repeated:
         return lambda values: [write(value) for value in values]
     return lambda value: None if value is None else write(value)

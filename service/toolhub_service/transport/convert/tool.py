@@ -161,11 +161,11 @@ _DIAGNOSTICS_MAX = 200
 def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
     return ToolFilter(
         names=tuple(message.names),
-        kinds=KINDS.filtered(message.kinds),
+        kinds=KINDS.filter_members(message.kinds),
         capabilities=canonical_capabilities(message.capabilities),
         tags=frozenset(message.tags),
         sources=frozenset(message.sources),
-        states=STATES.filtered(message.states) if message.states else LISTED.states,
+        states=STATES.filter_members(message.states) if message.states else LISTED.states,
     )
 
 

@@ -136,10 +136,10 @@ class AdmissionLayer(Layer):
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Connect again.")
         if method.name in WATCHES:
             if self.watches >= self._max_watches:
-                raise _overloaded("watches", "max_watches", self._max_watches)
+                raise _overload_failure("watches", "max_watches", self._max_watches)
             self.watches += 1
         elif self.in_flight - self.watches - self.refusals.held_calls >= self._max_in_flight:
-            raise _overloaded("calls", "max_in_flight", self._max_in_flight)
+            raise _overload_failure("calls", "max_in_flight", self._max_in_flight)
         self.in_flight += 1
 
     def leave(self, method: Method, state: None, context: ServicerContext, error: BaseException | None) -> None:
@@ -164,7 +164,7 @@ class AdmissionLayer(Layer):
                 await asyncio.wait_for(self._empty.wait(), within_s)
 
 
-def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
+def _overload_failure(what: str, bound: str, most: int) -> RpcFailure:
     return RpcFailure(
         Reason.OVERLOADED,
         f"{most} {what} are in flight, which is the limit of this hub. Try again shortly.",

@@ -64,7 +64,7 @@ class ClientCertificates:
             return None
         peer = self._peers.peer(chain)
         if peer.problem:
-            raise _refused(peer.problem, "certificate")
+            raise _credential_failure(peer.problem, "certificate")
         if not peer.spiffe_id or (self._proxies is not None and self._proxies.has(peer)):
             return None
         return self._principals.principal(peer.spiffe_id)
@@ -119,17 +119,19 @@ class ForwardedCertificates:
             return None
         sent = [value for name, value in context.invocation_metadata() or () if name == HEADER]
         if len(sent) != 1:
-            raise _refused("The proxy has sent several x-forwarded-client-cert.", "xfcc")
+            raise _credential_failure("The proxy has sent several x-forwarded-client-cert.", "xfcc")
         try:
             uris = last_element(str(sent[0])).get("uri", [])
         except XfccInvalid as invalid:
-            raise _refused(f"The proxy's x-forwarded-client-cert cannot be read: {invalid}.", "xfcc") from None
+            raise _credential_failure(
+                f"The proxy's x-forwarded-client-cert cannot be read: {invalid}.", "xfcc"
+            ) from None
         if len(uris) != 1:
             message = f"The certificate of the proxy's client has {len(uris)} URIs; an X.509-SVID has one."
-            raise _refused(message, "xfcc")
+            raise _credential_failure(message, "xfcc")
         domain = trust_domain_of(uris[0])
         if domain not in self._trust_domains:
-            raise _refused("The proxy's client has no SPIFFE id of a trust domain in auth.xfcc.", "xfcc")
+            raise _credential_failure("The proxy's client has no SPIFFE id of a trust domain in auth.xfcc.", "xfcc")
         return self._principals.principal(uris[0])
 
 
@@ -139,5 +141,5 @@ def chain_of(context: ServicerContext) -> tuple[bytes, ...]:
     return (*known.get("x509_pem_cert", ()), *known.get("x509_pem_cert_chain", ()))
 
 
-def _refused(message: str, problem: str) -> RpcFailure:
+def _credential_failure(message: str, problem: str) -> RpcFailure:
     return RpcFailure(Reason.CREDENTIAL_REFUSED, message, {"problem": problem})

@@ -12,7 +12,7 @@ import pytest
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.tools.database.connection import Column, ExportFormat, Row
-from toolhub_service.tools.database.export import exported
+from toolhub_service.tools.database.export import export_rows
 
 COLUMNS = [Column(name="n", type="bigint"), Column(name="n", type="text"), Column(name="b", type="boolean")]
 ROWS: list[Row] = [
@@ -36,7 +36,7 @@ class RowBatches:
 
 
 async def written(export: ExportFormat, rows: list[Row], *, has_types: bool = True) -> bytes:
-    return b"".join([piece async for piece in exported(export, COLUMNS, RowBatches(rows), has_types=has_types)])
+    return b"".join([piece async for piece in export_rows(export, COLUMNS, RowBatches(rows), has_types=has_types)])
 
 
 def as_text(value: JsonValue) -> str:

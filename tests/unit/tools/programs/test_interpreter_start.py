@@ -20,7 +20,7 @@ need_extra("pydantic_monty", "programs")
 
 
 class NoCalls:
-    def stopped(self) -> BaseException | None:
+    def stop_reason(self) -> BaseException | None:
         return None
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:

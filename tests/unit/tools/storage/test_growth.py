@@ -53,7 +53,7 @@ async def test_a_program_beyond_the_bound_is_ended_with_the_reason() -> None:
     folder = GrowingFolder(used_bytes=11 * MIB)
     growth = folder.growth()
     await asyncio.wait_for(growth.watch(folder.signals.append), 60)
-    failure = await growth.settled()
+    failure = await growth.find_failure()
     assert failure is not None
     assert failure.error.details == {"limit": "a.limit"}
     assert failure.error.message.startswith("The program was killed. It uses 11534336.")
@@ -65,7 +65,7 @@ async def test_a_program_that_writes_while_the_disk_is_short_is_stopped_measured
     growth = folder.growth()
     await asyncio.wait_for(growth.watch(folder.signals.append), 60)
     assert folder.signals == [signal.SIGSTOP]
-    failure = await growth.settled()
+    failure = await growth.find_failure()
     assert failure is not None
     assert failure.error.details["cause"] == "DISK_FULL"
 
@@ -79,12 +79,12 @@ async def test_a_program_that_only_reads_goes_on_while_the_disk_is_short() -> No
     assert not watching.done()
     assert folder.signals[:4] == [signal.SIGSTOP, signal.SIGCONT] * 2
     watching.cancel()
-    assert await growth.settled() is None
+    assert await growth.find_failure() is None
 
 
 async def test_a_short_program_is_not_measured() -> None:
     folder = GrowingFolder()
-    assert await folder.growth().settled() is None
+    assert await folder.growth().find_failure() is None
     assert folder.measured == 0
 
 
@@ -92,7 +92,7 @@ async def test_a_program_that_ended_because_nothing_was_left_has_failed() -> Non
     folder = GrowingFolder(used_bytes=1 * MIB)
     growth = folder.growth()
     folder.room.short = True
-    failure = await growth.settled()
+    failure = await growth.find_failure()
     assert failure is not None
     assert failure.error.message.startswith("The program has ended. The hub's disk is full")
 
@@ -104,6 +104,6 @@ async def test_all_folders_of_a_run_count_together(tmp_path: Path) -> None:
         (folder / "file").write_bytes(b"x" * MIB)
     growth = growth_of_run([*map(str, named)], ScriptedRoom("/", 0), max_bytes=MIB + 64 * 1024)
     await asyncio.wait_for(growth.watch(lambda _: None), 60)
-    failure = await growth.settled()
+    failure = await growth.find_failure()
     assert failure is not None
     assert failure.error.details["limit_bytes"] == MIB + 64 * 1024

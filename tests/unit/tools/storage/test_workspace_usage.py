@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.storage import FixedStorage, with_quota
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, SHARED, WorkspaceUsage, charge_of, walked
+from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, SHARED, WorkspaceUsage, charge_of, measure_folder
 from toolhub_service.tools.workspace.workspace import Workspace
 
 EMPTY = 2 * BLOCK_BYTES
@@ -155,12 +155,12 @@ def test_an_account_without_a_folder_is_forgotten(tmp_path: Path) -> None:
 def test_a_walk_is_bounded_and_can_be_stopped(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).touch()
-    assert walked(str(tmp_path)) == 21 * BLOCK_BYTES
-    assert walked(str(tmp_path), entries_max=5) == 6 * BLOCK_BYTES
+    assert measure_folder(str(tmp_path)) == 21 * BLOCK_BYTES
+    assert measure_folder(str(tmp_path), entries_max=5) == 6 * BLOCK_BYTES
     stop = threading.Event()
     stop.set()
     with pytest.raises(ToolFailure):
-        walked(str(tmp_path), stop)
+        measure_folder(str(tmp_path), stop)
 
 
 def test_counting_goes_on_where_the_counters_cannot_be_written(tmp_path: Path) -> None:
