@@ -52,7 +52,8 @@ def content_of(answer: ToolResult) -> Sequence[JsonObject] | None:
     if said or not is_blocks(answer):
         return said or None
     value = cast("dict[str, JsonValue]", answer.value)
-    text, blocks = value.get(_TEXT), _mappings(value.get(_CONTENT))
+    text = value.get(_TEXT)
+    blocks = _mappings(value.get(_CONTENT))
     # Results of earlier versions keep texts apart from the other blocks.
     if not any(block.get("type") == "text" for block in blocks) and (text or not blocks):
         return [{"type": "text", "text": text}, *blocks]

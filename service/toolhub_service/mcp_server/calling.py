@@ -175,7 +175,8 @@ class Calling:
     ) -> dict[str, Any]:
         """Choose the next way for a call that waits for an approver, and was refused with `answer` until then."""
         assert answer.error is not None
-        approval_id, url = approval.approval_id, self._engine.approval_page(approval.approval_id)
+        approval_id = approval.approval_id
+        url = self._engine.approval_page(approval.approval_id)
         message = f"{self._in_mcp_words(call.tool, answer.error).message} {how_to_approve(approval_id, url)}."
         prompt = Prompt(approval_id, f"{message} When it has been approved, accept to go on.", url)
         if came_back is None and prompt.mode(context):
@@ -301,7 +302,8 @@ class Calling:
 
     async def _fitting(self, call: Call, answer: ToolResult, max_bytes: int) -> ToolResult:
         """Return an answer whose value has at most so many bytes: a larger one is cut, and stored."""
-        value, cut = answer.value, None
+        value = answer.value
+        cut = None
         if answer.error is None and len(canonical_json.dumps(value)) > max_bytes:
             # In a thread: encoding and cutting megabytes of JSON would block every other call.
             value, cut = await asyncio.to_thread(cut_to, value, max_bytes)

@@ -101,7 +101,8 @@ class Changes:
 
         Return a function that ends it.
         """
-        key, stop = object(), self.bus.subscribe(listener)
+        key = object()
+        stop = self.bus.subscribe(listener)
         self._streams[key] = (watches, listener)
 
         def unsubscribe() -> None:
@@ -135,8 +136,10 @@ class Changes:
             await self._changed.wait()
             self._changed.clear()
             # Swapped before anything is awaited: changes while clients are notified go into the next notification.
-            lists, self._lists = self._lists, set()
-            updated, self._updated = self._updated, set()
+            lists = self._lists
+            self._lists = set()
+            updated = self._updated
+            self._updated = set()
             events: list[ServerEvent] = []
             if Primitive.TOOL in lists:
                 events.append(ToolsListChanged())

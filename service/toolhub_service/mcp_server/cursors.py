@@ -1,4 +1,4 @@
-"""Cursors of MCP's lists, sealed for the caller and the list: a foreign one is refused, whatever it says."""
+"""Cursors of MCP's lists, sealed for the caller and the list: any other cursor is refused."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def awaited_approval(error: ToolError | None) -> Awaited | None:
     """Return the approval that a refused call waits for; None: it waits for none."""
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
         return None
-    approval_id, state = str(error.details.get("approval_id", "")), str(error.details.get("approval_state", ""))
+    approval_id = str(error.details.get("approval_id", ""))
+    state = str(error.details.get("approval_state", ""))
     # Without an id (the used one was another call's) there is nothing to wait for.
     return Awaited(approval_id, state == "APPROVED", state == "PENDING") if approval_id else None
 
@@ -70,7 +71,8 @@ class Prompt(NamedTuple):
 
     async def ask_user(self, context: Context) -> bool:
         """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on."""
-        session, request_id = context.session, context.request_id
+        session = context.session
+        request_id = context.request_id
         with anyio.move_on_after(_PERSON_S):
             try:
                 if self.mode(context) == "url":

@@ -206,7 +206,9 @@ class Endpoint:
         if not asks_for_task(ctx):
             return await call_next(ctx)
         params = CallToolRequestParams.model_validate(ctx.params, by_name=False)
-        principal, name, arguments = self._principal_of(ctx), params.name, params.arguments or {}
+        principal = self._principal_of(ctx)
+        name = params.name
+        arguments = params.arguments or {}
         if name == CALL_TOOL:
             name, arguments = named_call(arguments)
         elif not self._can_be_task(name):
@@ -217,7 +219,8 @@ class Endpoint:
     def _input_schema(self, name: str) -> Any:
         """Return the schema of a tool that the caller may know of: a refusal for missing headers reveals that it
         exists."""
-        spec, caller = self._engine.catalog.get(self._offer.tool_of(name)), CALLER.get()
+        spec = self._engine.catalog.get(self._offer.tool_of(name))
+        caller = CALLER.get()
         is_hidden = spec is None or (caller is not None and not self._engine.policy.could_allow(caller, spec))
         return None if spec is None or is_hidden else spec.input_schema
 
@@ -247,7 +250,8 @@ class Endpoint:
 
     async def _call_by_name(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
         """Make the call. Raises InputRequired."""
-        principal, session_id = self._principal_of(context), session_of(context)
+        principal = self._principal_of(context)
+        session_id = session_of(context)
         given = given_in(params)
         if is_waiting(params.request_state):
             call, answer = await self._calling.relay.resume(principal, params.request_state or "", given)
@@ -286,7 +290,8 @@ class Endpoint:
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requester, uri = self._requester(context), str(params.uri)
+        requester = self._requester(context)
+        uri = str(params.uri)
 
         async def of_uri(uri: str) -> dict[str, Any]:
             return await self._resources.read(requester, uri, is_modern=is_modern)
@@ -310,7 +315,8 @@ class Endpoint:
         return self._pages.seal(page, principal, "prompts")
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
-        requester, given = self._requester(context), given_in(params)
+        requester = self._requester(context)
+        given = given_in(params)
         relay = self._calling.relay
         try:
             if is_waiting(params.request_state):

@@ -1,9 +1,9 @@
 """Logins of callers at sources by pages of the hub, for MCP clients that can ask their user to open a link.
 
     /login/TICKET      GET: who will act with whose account. POST, by its button: to the authorization server
-    /login/callback    where that one sends the browser back to: the tokens are kept for the ticket's caller
+    /login/callback    where the authorization server redirects to: the tokens are stored for the ticket's caller
 
-Whoever opens a link that another's client was given would lend that caller their account. Therefore the page names the
+Whoever opens a link that was made for another caller would lend that caller their account. Therefore the page names the
 caller, only its button begins a login, and only the browser that pressed it can complete it (a cookie). Tickets are in
 memory, bounded, and valid for ten minutes; a caller has one for each source.
 """
@@ -114,7 +114,8 @@ class LoginPages:
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
         """Answer a request below `PREFIX`, whose Host and Origin are the hub's own."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
+        method = scope["method"]
         if path == CALLBACK and method == "GET":
             await self._complete(scope["query_string"], headers.get("cookie", ""), send)
             return

@@ -91,7 +91,7 @@ class Offer:
             return plain_name(tool, MCP_MAX_CHARS)
 
     def _of_silent_source(self, name: str) -> str:
-        """Return the tool of a source that has not been read, so that a call of it is told so; else the name."""
+        """Return the tool of a source that has not been read, so that its refusal says so; else the name."""
         for status in self._engine.sources():
             prefix = plain_name(f"{status.name}/", MCP_MAX_CHARS)
             if not status.ok and name.startswith(prefix):

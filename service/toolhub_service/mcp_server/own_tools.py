@@ -1,7 +1,7 @@
 """Tools of the endpoint itself: to find and call others where not all are listed, and to follow long work.
 
-They are ways to the same functions that the protocol's methods and the RPCs lead to, and no tools of the catalog:
-what they call walks the nine steps, what they show is what the caller may see.
+They call the same functions as the protocol's methods and the RPCs, and are not in the catalog: every call that they
+make passes the nine steps, and they show only what the caller may see.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class OwnTools:
         self._engine = engine
         self._offer = offer
         self._calling = calling
-        reads, acts = Annotations(read_only=True), Annotations(destructive=True, open_world=True)
+        reads = Annotations(read_only=True)
+        acts = Annotations(destructive=True, open_world=True)
         finding = [
             _own("search_tools", self._search, SearchTools, reads, "Find tools by what they do. The answer says "
                  "whether it is complete."),
@@ -168,7 +169,8 @@ class OwnTools:
     # Finding
 
     async def _search(self, args: SearchTools, asked: Asked) -> dict[str, Any]:
-        engine, principal = self._engine, asked.principal
+        engine = self._engine
+        principal = asked.principal
         await engine.search.complete()
         meaning = NO_MEANING if engine.meanings is None else await engine.meanings.of(args.query)
         viewer = Viewer(

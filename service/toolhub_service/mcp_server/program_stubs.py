@@ -14,11 +14,13 @@ NONE_FOUND: Final = "No tool that you may call does this. Other words may find o
 
 
 def stubs_of(tools: Sequence[ToolSpec], names: Mapping[str, FunctionName], page: HitPage) -> str:
-    """Python stubs, and as a comment whether these are all. A program is no function of programs."""
+    """Return Python stubs, with a comment that says whether these are all. There is no stub of
+    core/program.run, which a program cannot call."""
     callables = [spec for spec in tools if spec.name != PROGRAM_TOOL and spec.name in names]
     modules = python_modules((spec, names[spec.name]) for spec in callables)
     texts = [f"# import {name}{body.removeprefix(PYTHON_HEAD)}" for name, body in modules.items()]
-    more, silent = page.total_size - len(tools), [source.name for source in page.sources]
+    more = page.total_size - len(tools)
+    silent = [source.name for source in page.sources]
     notes = [page.note] if page.note else []
     if not callables:
         notes.append(NONE_FOUND)

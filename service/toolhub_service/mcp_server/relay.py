@@ -5,7 +5,7 @@ and the call goes on waiting: the client's next request, with what it was asked 
 sealed for this principal, tool and arguments, joins the call that waits. So it stays one call, with one pass through
 the nine steps, one approval, one budget and one record, however often its server asks.
 
-Answers that come without a state are those that a first question gets, if it asks for nothing else.
+Answers without a state belong to the first question, if it asks for nothing else.
 """
 
 from __future__ import annotations
@@ -102,13 +102,15 @@ class Client:
         self._answer: asyncio.Future[Mapping[str, JsonValue]] | None = None
 
     async def ask(self, requests: Mapping[str, JsonObject]) -> Mapping[str, JsonValue]:
-        given, self._given = self._given, {}
+        given = self._given
+        self._given = {}
         # A client may send expected answers along with the call: then it does not wait.
         if requests.keys() <= given.keys():
             return {key: given[key] for key in requests}
         if self._context.session.can_send_request:
             return {key: await self._send_to_client(request) for key, request in requests.items()}
-        self.question, self._answer = requests, asyncio.get_running_loop().create_future()
+        self.question = requests
+        self._answer = asyncio.get_running_loop().create_future()
         self.is_asked.set()
         return await self._answer
 

@@ -126,7 +126,8 @@ def call_filter(*, alone: bool = False, families: Sequence[int] = IN_OWN_NETWORK
     pretended: tuple[int, ...] = ()
     if alone:
         blocks += _when(of.utimensat, [*_zero(_SECOND, 3), *_zero(_SECOND + _HIGH, 1), _ALLOW, _PRETEND])
-        refused, pretended = (*of.refused, *of.alone), of.by_path
+        refused = (*of.refused, *of.alone)
+        pretended = of.by_path
     # The end: clone3 does not exist (its flags are in memory; libc then uses clone), and clone makes no user namespace.
     end = [
         (_EQUAL, 4, 0, _CLONE3),

@@ -40,7 +40,8 @@ async def write_start(folder: str, ladder: Ladder, request: SandboxRequest, mini
 
 
 def _write_start_script(folder: str, text: str) -> str:
-    script, start = Path(folder, "start.py"), Path(folder, "start")
+    script = Path(folder, "start.py")
+    start = Path(folder, "start")
     script.write_text(text)
     start.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(str(script))} "$@"\n')
     start.chmod(0o700)

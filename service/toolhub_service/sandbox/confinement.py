@@ -114,7 +114,8 @@ class Confinement:
                 yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
             return
         # The descriptor that was opened beneath the workspace, wherever its name points by now.
-        place, line = f"/proc/self/fd/{descriptor}", self.wrap_command(level, argv, sandbox, workspace, path)
+        place = f"/proc/self/fd/{descriptor}"
+        line = self.wrap_command(level, argv, sandbox, workspace, path)
         if level == "landlock":
             yield Program(_in_landlock(line, argv[0], workspace, environment), environment, place)
         else:

@@ -56,7 +56,8 @@ class HiddenPaths:
 
     async def hidden_from(self, program: Program) -> Program:
         """Return the program without access to them. Raises CannotHide."""
-        level, hidden = await self.level(), _there(self.paths)
+        level = await self.level()
+        hidden = _there(self.paths)
         if level == "bubblewrap":
             return replace(program, argv=self._cover_paths(hidden, program.argv))
         if level == "landlock":

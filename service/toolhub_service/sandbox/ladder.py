@@ -236,7 +236,8 @@ class Ladder:
         request = SandboxRequest((self._prlimit, "--version"), {}, "/")
         for method in methods:
             for namespaces in (NO_NAMESPACES_BELOW, ()) if method != "mounts by root" else ((),):
-                self._method, self._namespaces = method, namespaces
+                self._method = method
+                self._namespaces = namespaces
                 # A level that cannot be started does not work here; the next one is tried.
                 with readable(call_filter()) as calls, suppress(OSError):
                     if await succeeds(self._in_bubblewrap(request, calls)):
@@ -248,7 +249,8 @@ class Ladder:
         before = self._as_user() if self._method == "user before" else ()
         # In its own user namespace only its processes are counted, else all of its user.
         processes = request.bounds.processes + (tasks_now() if is_root else 0)
-        mounts, network = self._mounts(request), ("--unshare-net",)
+        mounts = self._mounts(request)
+        network = ("--unshare-net",)
         argv = (
             *before,
             self._bubblewrap,
@@ -273,7 +275,8 @@ class Ladder:
         yield from ("--ro-bind", "/usr", "/usr", *self._system)
         yield from (*PROCESSES, "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
         named = [("--ro-bind", path) for path in request.reads]
-        binary, folders = request.argv[0], ("/usr", *SYSTEM_LINKS, *request.reads, *request.writes)
+        binary = request.argv[0]
+        folders = ("/usr", *SYSTEM_LINKS, *request.reads, *request.writes)
         named += [] if any(lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
         named += [("--bind", path) for path in request.writes]
         for how, path in sorted(named, key=lambda each: each[1].count("/")):

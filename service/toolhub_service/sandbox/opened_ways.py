@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _CLONE_NEWNS = 0x00020000
-_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_MS_NOSUID = 2
+_MS_NODEV = 4
+_MS_BIND = 4096
+_MS_REC = 16384
+_MS_PRIVATE = 1 << 18
 _COVER = b"mode=0755,size=1m"
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -128,7 +128,8 @@ class ToolContext(Struct, Generic[Report], eq=False):
         """Return a person's answer to this question; `schema` is an object's, empty for a plain yes.
 
         Raises QuestionAsked, which must propagate, until the question is answered: the call ends, and runs again from
-        the beginning with the answer. So ask always in the same order, and before anything is done. A no ends the call.
+        the beginning with the answer. So always ask in the same order, and before any effect. An answer of no ends the
+        call.
         """
         answers = self._answers()
         if self._asked == len(answers):

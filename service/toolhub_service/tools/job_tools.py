@@ -61,7 +61,8 @@ class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     )
     tags = ("job", "status", "progress")
     annotations = Annotations(read_only=True, idempotent=True)
-    In, Out = JobQuestion, JobAnswer
+    In = JobQuestion
+    Out = JobAnswer
 
     async def run(self, args: JobQuestion, context: ToolContext) -> JobAnswer:
         job = await self._jobs.get(Principal(context.principal_id), args.job_id)
@@ -134,7 +135,8 @@ def job_tools(jobs: JobService) -> list[Tool[Any, Any, Any]]:
 
 def _job_to_answer(job: Job) -> JobAnswer:
     status = job.status
-    progress, error = status.progress, None if status.result is None else status.result.error
+    progress = status.progress
+    error = None if status.result is None else status.result.error
     return JobAnswer(
         job_id=job.job_id,
         tool=job.call.tool,

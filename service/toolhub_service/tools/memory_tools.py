@@ -178,7 +178,8 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
         )
 
     def _item(self, args: In, context: ToolContext) -> MemoryItem:
-        now_unix_ms, scope = self._clock.unix_ms(), _caller(context)
+        now_unix_ms = self._clock.unix_ms()
+        scope = _caller(context)
         return MemoryItem(
             item_id=f"mem_{secrets.token_hex(8)}",
             owner=scope.owner,

@@ -74,9 +74,12 @@ class _Parser:
     def _tag(self, start: int) -> None:
         kind, content, end = self._read_tag(start)
         if kind in _STANDALONE and (line := self._own_line(start, end)) is not None:
-            indent, end, text_end = self._text[line[0] : start], line[1], line[0]
+            indent = self._text[line[0] : start]
+            end = line[1]
+            text_end = line[0]
         else:
-            indent, text_end = "", start
+            indent = ""
+            text_end = start
         self._literal(text_end)
         self._at_line_start = self._text[end - 1] == "\n"
         self._at = end

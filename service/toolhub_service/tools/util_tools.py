@@ -82,7 +82,8 @@ def _boundary(text: str, at: int) -> int:
 
 
 def _belongs_together(text: str, place: int) -> bool:
-    before, after = text[place - 1], text[place]
+    before = text[place - 1]
+    after = text[place]
     if _JOINER in (before, after) or _is_extension(after):
         return True
     if before == "\r" and after == "\n":

@@ -37,7 +37,8 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
     async def ListApprovals(
         self, request: pb.ListApprovalsRequest, context: ServicerContext
     ) -> pb.ListApprovalsResponse:
-        limit, after = page_limit(request.page_size), read_cursor(request.page_token)
+        limit = page_limit(request.page_size)
+        after = read_cursor(request.page_token)
         found, total = await self.approvals.page(
             current_principal(), to_approval_filter(request), after=after and after[:2], limit=limit + 1
         )

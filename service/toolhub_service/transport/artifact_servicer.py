@@ -118,7 +118,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "header":
             raise RpcFailure(Reason.HEADER_MISSING, "The first message must be the header, followed by chunks.")
-        header, chunks = to_header(first.header), _chunks(requests, context)
+        header = to_header(first.header)
+        chunks = _chunks(requests, context)
         return await self.artifacts.write(current_principal().id, header, chunks)
 
     async def _open(self, artifact_id: str) -> Artifact:

@@ -43,7 +43,8 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     _is_leaving: bool = False
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
-        limit, after = page_limit(request.page_size), read_cursor(request.page_token)
+        limit = page_limit(request.page_size)
+        after = read_cursor(request.page_token)
         events = await self.audit.read(self._filter_for_caller(request.filter), after=after, limit=limit + 1)
         page, token = page_of(events, limit, _cursor)
         await self._audit_read("ListEvents", request.filter, len(page))
@@ -53,7 +54,8 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = self._filter_for_caller(request.filter)
-        principal_id, questions = current_principal().id, _questions(request.filter)
+        principal_id = current_principal().id
+        questions = _questions(request.filter)
         place = opened_token(self.pages, request.resume_token, principal_id, *questions)
         await self._audit_read("TailEvents", request.filter, 0)
 
@@ -111,7 +113,9 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     def _filter_for_caller(self, asked: event_pb2.EventFilter) -> EventFilter:
         """Return the filter restricted to events that the caller may see."""
-        own, tenant, tenant_of = current_principal().owners, asked.tenant, self.tenants.tenant_of
+        own = current_principal().owners
+        tenant = asked.tenant
+        tenant_of = self.tenants.tenant_of
         if not tenant:
             return replace(to_filter(asked), owners=own)
         return replace(to_filter(asked), owners=lambda who: tenant_of(who) == tenant and (own is None or own(who)))
@@ -136,6 +140,7 @@ def _cursor(event: ChainedEvent) -> Cursor:
 
 def _questions(filter: event_pb2.EventFilter) -> tuple[str, str]:
     """Return what a token that resumes a tail may be bound to: a tail, or a list, of these events."""
-    tail, listing = pb.TailEventsRequest(filter=filter), pb.ListEventsRequest(filter=filter)
+    tail = pb.TailEventsRequest(filter=filter)
+    listing = pb.ListEventsRequest(filter=filter)
     path = f"/{pb.DESCRIPTOR.services_by_name['AuditService'].full_name}/"
     return question_of(f"{path}TailEvents", tail), question_of(f"{path}ListEvents", listing)

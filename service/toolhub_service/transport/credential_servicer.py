@@ -64,7 +64,8 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
         principal = current_principal()
         if request.everybody:
             _check_operator("see whose credentials exist")
-        cursor, limit = read_cursor(request.page_token), page_limit(request.page_size)
+        cursor = read_cursor(request.page_token)
+        limit = page_limit(request.page_size)
         found = await self.vault.page(
             principal,
             everybody=request.everybody,

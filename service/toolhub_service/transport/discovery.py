@@ -47,7 +47,8 @@ class Discovery:
 
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
         where = checked_filter(request.filter, principal)
-        full, for_operator = is_full(request.view, default=False), is_operator(principal)
+        full = is_full(request.view, default=False)
+        for_operator = is_operator(principal)
         tools = BytePage[ToolSpec, tool_pb2.ToolSpec](
             lambda spec: from_spec(spec, full=full, for_operator=for_operator), tool_pb2.ToolSpec.ByteSize
         )
@@ -72,7 +73,8 @@ class Discovery:
     async def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
         await self.search.complete()
         meaning = NO_MEANING if self.meanings is None else await self.meanings.of(request.query)
-        full, for_operator = is_full(request.view, default=False), is_operator(principal)
+        full = is_full(request.view, default=False)
+        for_operator = is_operator(principal)
         hits = BytePage[SearchHit, pb.SearchHit](
             lambda hit: from_hit(hit, full=full, for_operator=for_operator), pb.SearchHit.ByteSize
         )

@@ -172,7 +172,8 @@ def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any])
         allowed = {value.number for value in field.enum_type.values} - set(limits.get("not_in", ()))
         return _ONE_OF, allowed, None, 0 in allowed
     if of_type in _NUMBERS and names <= {"gte", "lte"}:
-        lowest, highest = limits.get("gte", -_ENDLESS), limits.get("lte", 2 * _ENDLESS)
+        lowest = limits.get("gte", -_ENDLESS)
+        highest = limits.get("lte", 2 * _ENDLESS)
         return _RANGE, lowest, highest, lowest <= 0 <= highest
     return None
 

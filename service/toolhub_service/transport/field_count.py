@@ -53,7 +53,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     byte = data[at]
     if byte < 128:
         return byte, at + 1
-    number, shift = byte & 127, 7
+    number = byte & 127
+    shift = 7
     while True:
         at += 1
         byte = data[at]

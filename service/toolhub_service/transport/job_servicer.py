@@ -62,7 +62,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return pb.GetJobResponse(job=from_job(job, as_struct=shows_struct(request.result_encoding)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: ServicerContext) -> pb.ListJobsResponse:
-        limit, after = page_limit(request.page_size), read_cursor(request.page_token)
+        limit = page_limit(request.page_size)
+        after = read_cursor(request.page_token)
         found, total = await self.job_service.page(
             current_principal(), to_job_filter(request), after=after and after[:2], limit=limit + 1
         )
@@ -86,7 +87,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def WatchJobs(
         self, request: pb.WatchJobsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.WatchJobsResponse]:
-        principal, as_struct = current_principal(), shows_struct(request.result_encoding)
+        principal = current_principal()
+        as_struct = shows_struct(request.result_encoding)
         where = visible(principal, to_watched(request))
         after = dict(request.after_sequences)
         jobs = [await self.job_service.get(principal, job_id) for job_id in request.job_ids]

@@ -126,7 +126,8 @@ def with_sealed_pages(behaviour: Callable[..., Any], path: str, pages: PageSeal)
     """Return the handler of an RPC with pages, which neither gets nor returns a token that is not its caller's."""
 
     async def around(request: Any, context: ServicerContext) -> Any:
-        principal_id, question = current_principal().id, question_of(path, request)
+        principal_id = current_principal().id
+        question = question_of(path, request)
         request.page_token = opened_token(pages, request.page_token, principal_id, question)
         response = await behaviour(request, context)
         response.next_page_token = pages.seal(response.next_page_token, principal_id, question)

@@ -95,7 +95,8 @@ class Receipts:
         """
         if size_bytes < LARGE_BYTES:
             return 0
-        own, all_bytes = self._held[sender] + size_bytes, self._held.total() + size_bytes
+        own = self._held[sender] + size_bytes
+        all_bytes = self._held.total() + size_bytes
         if own > self._held_max_bytes // 2 or all_bytes > self._held_max_bytes:
             raise RpcFailure(
                 Reason.OVERLOADED,

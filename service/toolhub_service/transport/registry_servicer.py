@@ -66,7 +66,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def UnregisterTool(
         self, request: pb.UnregisterToolRequest, context: ServicerContext
     ) -> pb.UnregisterToolResponse:
-        spec, tenancy = self.catalog.get(request.name), current_principal().tenancy
+        spec = self.catalog.get(request.name)
+        tenancy = current_principal().tenancy
         source = request.name.partition("/")[0] if spec is None else spec.source
         if tenancy is not None and not tenancy.shows(source):
             spec = None
@@ -92,7 +93,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             lambda spec: from_spec(spec, full=full), tool_pb2.ToolSpec.ByteSize
         )
         asked = PageRequest(request.page_size, request.page_token, UNCOUNTED, "snapshot")
-        viewer, totals = None, self.catalog.snapshot().totals
+        viewer = None
+        totals = self.catalog.snapshot().totals
         if (tenancy := current_principal().tenancy) is not None:
             viewer = Viewer(f"tenant {tenancy.name}", lambda spec: tenancy.shows(spec.source), knows=_any)
             totals = totals_of([spec for spec in self.catalog.all() if tenancy.shows(spec.source)])
@@ -116,7 +118,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def RefreshSources(
         self, request: pb.RefreshSourcesRequest, context: ServicerContext
     ) -> pb.RefreshSourcesResponse:
-        asked, principal = list(request.sources), current_principal()
+        asked = list(request.sources)
+        principal = current_principal()
         if principal.tenancy is not None:
             if (hidden := next((name for name in asked if not principal.may_know_source(name)), None)) is not None:
                 raise unknown_source(hidden)

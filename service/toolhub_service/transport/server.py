@@ -90,7 +90,8 @@ class _Descriptors:
 
 def _describe_v1() -> None:
     """Add v1 to the descriptor pool, copied from v1alpha: clients look up a service before they call it."""
-    pool, alpha = descriptor_pool.Default(), FileDescriptorProto()
+    pool = descriptor_pool.Default()
+    alpha = FileDescriptorProto()
     try:
         pool.FindServiceByName(V1)
     except KeyError:

@@ -140,7 +140,8 @@ class Session:
         self._close_when_done()
 
     async def _call_a_turn(self, me: asyncio.Task[None]) -> None:
-        left, turns = _CALLS_A_TURN, self._terms.turns
+        left = _CALLS_A_TURN
+        turns = self._terms.turns
         if turns.is_shared:
             left = min(_CALLS_A_SHARED_TURN, len(self._waiting))
             await turns.take(self._terms.share, left)
@@ -334,7 +335,8 @@ class Sessions:
             session.stop_reading()
 
     def _terms(self, context: ServicerContext) -> SessionTerms:
-        caller, deadline_s = CALLER.get(), answer_deadline_s(self._clock, context)
+        caller = CALLER.get()
+        deadline_s = answer_deadline_s(self._clock, context)
 
         def begin(request: pb.SessionCall) -> Call:
             return to_call(

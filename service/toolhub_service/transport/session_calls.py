@@ -66,7 +66,8 @@ class SessionedCall:
 
     def start_in(self, task: asyncio.Task[None]) -> pb.SessionCall:
         """Return the request, once: the reference to the message is dropped when the call runs."""
-        request, self._request = self._request, None
+        request = self._request
+        self._request = None
         assert request is not None
         self.task = task
         return request
@@ -134,9 +135,6 @@ class SessionedCall:
         return pb.SessionEvent(call_id=self.name, chunk=from_chunk(event))
 
 
-# Events are serialised one by one and joined: an InvokeSessionResponse consists of its events, each preceded by tag and
-# length (protobuf encoding, "repeated elements"), so that no message is built, measured and serialised a second time.
-
 MESSAGE_MAX_BYTES = 1024 * 1024
 """Limit for a message with more than one event; readers accept 4 MiB by default."""
 HELD_MAX_BYTES = 4 * 1024 * 1024
@@ -147,7 +145,11 @@ _EVENTS_TAG = b"\x0a"
 
 class SendQueue:
     """The waiting events of all calls of a session. `sent` is called with each call whose answer has been handed
-    over."""
+    over.
+
+    Events are serialised one by one and joined: an InvokeSessionResponse consists of its events, each preceded by tag
+    and length (protobuf encoding, "repeated elements"), so no message is built, measured and serialised a second time.
+    """
 
     def __init__(self, sent: Callable[[SessionedCall], None]) -> None:
         self._sent = sent
@@ -189,7 +191,9 @@ class SendQueue:
         return self._pack_events()
 
     def _pack_events(self) -> bytes:
-        parts, size_bytes, ready = [self._over], len(self._over), self._ready
+        parts = [self._over]
+        size_bytes = len(self._over)
+        ready = self._ready
         self._over = b""
         while ready:
             call = ready[0]

@@ -93,5 +93,7 @@ class Limiter:
 
     def close(self) -> None:
         """Reset the counts: no call is in flight any more, whether its answer has left or not."""
-        beyond_first, self._calls, self._wake = max(0, self._calls - 1), 0, None
+        beyond_first = max(0, self._calls - 1)
+        self._calls = 0
+        self._wake = None
         self._shared.remove(beyond_first)

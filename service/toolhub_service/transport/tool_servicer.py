@@ -238,7 +238,9 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         if request.format not in _FACE_FORMATS:
             wrong = (("format", "must be OPENAI, ANTHROPIC or MCP for the tools of a face"),)
             raise RpcFailure(Reason.MALFORMED_REQUEST, f"format {wrong[0][1]}.", field_violations=wrong)
-        catalog, policy, exporter = self.discovery.catalog, self.discovery.policy, self.discovery.exporter
+        catalog = self.discovery.catalog
+        policy = self.discovery.policy
+        exporter = self.discovery.exporter
 
         def can_run(tool: str) -> ToolSpec | None:
             spec = catalog.get(tool)

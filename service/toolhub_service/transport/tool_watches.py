@@ -83,7 +83,8 @@ class ToolWatches:
     ) -> AsyncGenerator[pb.ToolServiceWatchToolsResponse, None]:
         """Yield the messages of a principal's watch: the token of its visible tools at once, then their changes. Raises
         RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools` does."""
-        where, full = checked_filter(request.filter, principal).compiled(), is_full(request.view, default=False)
+        where = checked_filter(request.filter, principal).compiled()
+        full = is_full(request.view, default=False)
         shows = partial(from_spec, full=full, for_operator=is_operator(principal))
 
         def sees(spec: ToolSpec) -> bool:
@@ -178,7 +179,8 @@ class ToolWatch:
         if self._overflowed:
             self._overflowed = False
             return None
-        steps, self._changes = sorted(self._changes.items()), {}
+        steps = sorted(self._changes.items())
+        self._changes = {}
         return steps
 
     def _put(self, name: str, before: ToolSpec | None, now: ToolSpec | None) -> None:

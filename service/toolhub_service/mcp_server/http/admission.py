@@ -100,7 +100,9 @@ class Admission:
         has_session: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
         """`has_session`: whether a request can belong to a session; in others, a session's id is ignored."""
-        self._inner, self._identify, self._invite = inner, identify, invite
+        self._inner = inner
+        self._identify = identify
+        self._invite = invite
         self._terms = terms
         self.requests = Quota(terms.max_requests)
         self.streams = Quota(terms.max_streams)
@@ -146,7 +148,8 @@ class Admission:
         except AccessRefused as refused:
             await _refuse(send, refused, resource)
             return
-        scope[PRINCIPAL], scope[_IDENTIFY] = principal, identify
+        scope[PRINCIPAL] = principal
+        scope[_IDENTIFY] = identify
         CALLER.set(principal)
         if not self._has_session(scope):
             scope["headers"] = [each for each in scope["headers"] if each[0] != _SESSION_HEADER]
@@ -161,7 +164,8 @@ class Admission:
             return 421, "The Host header names no address of this hub. An operator adds it to server.mcp.allowed_hosts."
         if not self._knows_origin([value for name, value in headers if name == "origin"]):
             return 403, "Pages of this Origin may not use the hub. An operator adds it to server.mcp.allowed_origins."
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
+        method = scope["method"]
         if path == HEALTH_PATH and method == "GET":
             return 200, ""
         if self._is_login(scope):
@@ -289,7 +293,8 @@ class Admission:
 
     async def _body(self, scope: Scope, receive: Receive, send: Send) -> tuple[bytes, JsonValue] | None:
         """Return the whole body and its value in strict JSON; None when it was refused and answered."""
-        most, body = self._terms.max_body_bytes, bytearray()
+        most = self._terms.max_body_bytes
+        body = bytearray()
         too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
         declared = [value for name, value in scope["headers"] if name == b"content-length"]
         if declared and (len(declared) > 1 or not declared[0].isdigit() or int(declared[0]) > most):
@@ -379,7 +384,8 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, refused: AccessRefused, resource: ProtectedResource | None) -> None:
-    status, message = refused.status, refused.message
+    status = refused.status
+    message = refused.message
     extra = challenge(resource, status, is_missing=refused.is_missing, scope=refused.scope, message=message)
     await _send_answer(send, status, message, extra=extra, retry_after_s=refused.retry_after_s)
 

@@ -87,7 +87,8 @@ class Exchange:
         if not self._is_plain(scope, body):
             await self._pass_on(body, scope, receive, send)
             return
-        method, params = body["method"], body["params"]
+        method = body["method"]
+        params = body["params"]
         request = Request(scope)
         client = _Client(receive, send, self._ping_s)
         try:
@@ -130,7 +131,8 @@ class Exchange:
         """Return whether the fast path answers it. If not, the SDK decides whether it is valid."""
         if type(body) is not dict or body.keys() != _ENVELOPE or body["jsonrpc"] != "2.0":
             return False
-        method, params = body["method"], body["params"]
+        method = body["method"]
+        params = body["params"]
         if (
             type(method) is not str
             or method == _LISTEN

@@ -63,7 +63,8 @@ class Listener:
         except OSError:
             bound.close()
             raise
-        self._socket, self.port = bound, int(bound.getsockname()[1])
+        self.port = int(bound.getsockname()[1])
+        self._socket = bound
 
     def start(self) -> None:
         if self._socket is not None:
@@ -81,7 +82,8 @@ class Listener:
 
     async def close(self, grace_s: float) -> None:
         """Accept no more, and let requests end for `grace_s`."""
-        bound, self._socket = self._socket, None
+        bound = self._socket
+        self._socket = None
         if bound is None:
             return
         asyncio.get_running_loop().remove_reader(bound.fileno())

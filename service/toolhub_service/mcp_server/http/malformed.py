@@ -1,5 +1,7 @@
-"""Requests that are no message of the protocol, or whose headers say that they are not: told plainly, before the SDK
-would quote its parser."""
+"""Finds requests that are not messages of the protocol, by their body or headers.
+
+They are refused with a plain text before the SDK reads them, which would quote its parser.
+"""
 
 from __future__ import annotations
 

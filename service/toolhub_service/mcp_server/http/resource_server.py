@@ -51,7 +51,7 @@ class ProtectedResource(msgspec.Struct, frozen=True):
         }
         if self.scopes:
             document["scopes_supported"] = list(self.scopes)
-        if self.logins:  # RFC 9728 §2 allows members of one's own
+        if self.logins:  # RFC 9728 §2 allows additional members
             document["toolhub_logins"] = [dict(each) for each in self.logins]
         return canonical_json.dumps(document)
 

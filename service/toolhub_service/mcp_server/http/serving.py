@@ -114,10 +114,12 @@ class HttpServer:
 
     async def _connect(self, accepted: Accepted) -> None:
         """Give a connection to the web server; it is closed when its handshake fails."""
-        tls, timeout_s = self._terms.tls, self._terms.head_s
+        tls = self._terms.tls
+        timeout_s = self._terms.head_s
 
         def protocol() -> BoundedProtocol:
-            config, state = self._server.config, self._server.server_state
+            config = self._server.config
+            state = self._server.server_state
             return BoundedProtocol(config, state, {}, accepted=accepted, head_s=timeout_s)
 
         try:
@@ -266,8 +268,10 @@ class BoundedProtocol(H11Protocol):
 
 
 def _shown_chain(encrypted: ssl.SSLObject) -> tuple[bytes, ...]:
-    """PEM; empty where the client has shown no certificate. Before Python 3.13 what it sent besides its own cannot be
-    had: then a CA that the hub trusts has to have signed that one itself."""
+    """Return the chain as PEM; empty where the client has presented no certificate.
+
+    Before Python 3.13 only the client's own certificate can be read, so a CA that the hub trusts must have signed it.
+    """
     own = encrypted.getpeercert(binary_form=True)
     if own is None:
         return ()

@@ -78,7 +78,8 @@ class Prompts:
             prompt = self._spec(params.ref.name)
             if prompt is None or not self._primitives.may_see(requester.principal, prompt):
                 raise _no_prompt()
-            source, args["prompt"] = prompt.source, prompt.resource_id.partition(" ")[2]
+            source = prompt.source
+            args["prompt"] = prompt.resource_id.partition(" ")[2]
         elif params.ref.uri.startswith(ARTIFACT_URI):
             return _to_completion_result(_NO_VALUES)
         else:
@@ -106,7 +107,8 @@ class Prompts:
         if named is not self._named:
             self._tools = {_short(spec): spec.name for spec in named.values()}
             bare = [short for short in self._tools if self._primitives.is_unprefixed(short)]
-            self._names, self._named = ExportedNames(self._tools, MCP_MAX_CHARS, unprefixed=bare), named
+            self._names = ExportedNames(self._tools, MCP_MAX_CHARS, unprefixed=bare)
+            self._named = named
         return self._names
 
 
@@ -121,7 +123,8 @@ def _no_prompt() -> MCPError:
 
 def _prompt(name: str, schema: JsonObject) -> dict[str, Any]:
     """Return a prompt as listed: its descriptions, and its arguments', are in the schema of its tool."""
-    properties, required = schema.get("properties"), schema.get("required")
+    properties = schema.get("properties")
+    required = schema.get("required")
     arguments: list[dict[str, JsonValue]] = []
     for own, rule in properties.items() if isinstance(properties, Mapping) else ():
         is_required = isinstance(required, list) and own in required

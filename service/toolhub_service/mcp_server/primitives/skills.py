@@ -109,7 +109,8 @@ class Skills:
     ) -> dict[str, Any]:
         """Return a ReadResourceResult. Raises MCPError, with code `not_found` for what the principal cannot see."""
         source, _, rest = uri.removeprefix(SKILL_URI).partition("/")
-        root, path = f"{SKILL_URI}{source}/{rest.partition('/')[0]}/", unquote(rest.partition("/")[2])
+        root = f"{SKILL_URI}{source}/{rest.partition('/')[0]}/"
+        path = unquote(rest.partition("/")[2])
         found = next((each for each in self._all(principal) if each.root == root), None)
         # Checked against the pinned list, not the disk: a path that leads elsewhere is in no list.
         if found is None or len(uri) > _URI_MAX_CHARS or all(path != each[0] for each in found.listing.files):
@@ -138,7 +139,8 @@ class Skills:
 
 def _is_servable(listing: SkillListing) -> bool:
     """Return whether the extension's naming rules and limits hold; otherwise it can only be read as a tool."""
-    name, description = listing.frontmatter.get("name"), listing.frontmatter.get("description")
+    name = listing.frontmatter.get("name")
+    description = listing.frontmatter.get("description")
     return (
         isinstance(name, str)
         and _NAME.fullmatch(name) is not None

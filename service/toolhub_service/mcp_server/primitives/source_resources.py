@@ -209,12 +209,12 @@ class SourceResources:
             kept = None
         if kept is not None and kept.until_s > now_s:
             return kept.listing
-        away = kept.listing._replace(is_unavailable=True) if kept is not None else None
+        unavailable = kept.listing._replace(is_unavailable=True) if kept is not None else None
         if spec.state is ToolState.UNAVAILABLE:
-            return away
+            return unavailable
         answer = await self._primitives.call(requester, spec, {})
         if answer.error is not None:
-            return away
+            return unavailable
         listing = _listing_of(spec.source, answer.value)
         self._keep(key, _Kept(listing, now_s + _KEPT_S, holds_for))
         return listing

@@ -93,7 +93,7 @@ def _no_updates(uri: str) -> MCPError:
 
 
 class _Stream:
-    """What one stream is told of, as the SDK's handler asks for it."""
+    """The notifications of one stream, in the form that the SDK's handler reads."""
 
     def __init__(self, changes: Changes, watches: Sequence[Watch]) -> None:
         self._changes = changes

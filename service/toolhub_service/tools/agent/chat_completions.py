@@ -186,7 +186,8 @@ async def _read(response: HttpResponse, stall_s: float) -> Answer:
     if response.status != 200:
         await response.beginning(LINE_BYTES)
         raise _status_failure(response)
-    answer, is_over = Answer(), False
+    answer = Answer()
+    is_over = False
     is_stream = "json" not in response.header(b"content-type")
     async for text in _events(response, stall_s) if is_stream else _whole(response, stall_s):
         if text == b"[DONE]":
@@ -204,7 +205,8 @@ async def _read(response: HttpResponse, stall_s: float) -> Answer:
 
 async def _events(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes]:
     """Yield the data of each server-sent event."""
-    body, unfinished = response.body(ANSWER_BYTES), bytearray()
+    body = response.body(ANSWER_BYTES)
+    unfinished = bytearray()
     while piece := await _next(body.next_piece(), stall_s):
         unfinished += piece
         # Only a piece with a line end is split: otherwise one long line in small pieces would be searched again and
@@ -223,7 +225,8 @@ async def _events(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes
 
 async def _whole(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes]:
     """Yield the answer of an endpoint that does not stream."""
-    body, pieces = response.body(ANSWER_BYTES), []
+    body = response.body(ANSWER_BYTES)
+    pieces = []
     while piece := await _next(body.next_piece(), stall_s):
         pieces.append(piece)
     if body.is_cut:
@@ -284,7 +287,8 @@ def _add(answer: Answer, delta: _ToolCall, place: int | None) -> None:
         raise _not_a_completion(f"more than {TOOL_CALLS_MAX} tool calls in one answer")
     while len(answer.calls) <= index:
         answer.calls.append(AskedTool())
-    call, function = answer.calls[index], delta.function or _Function()
+    call = answer.calls[index]
+    function = delta.function or _Function()
     call.id = (call.id or delta.id or "")[:_NAME_CHARS]
     call.name = (call.name + (function.name or ""))[:_NAME_CHARS]
     call.pieces.append(function.arguments or "")
@@ -292,7 +296,8 @@ def _add(answer: Answer, delta: _ToolCall, place: int | None) -> None:
 
 
 def _status_failure(response: HttpResponse) -> ToolFailure:
-    status, retry_after = response.status, response.header(b"retry-after")
+    status = response.status
+    retry_after = response.header(b"retry-after")
     passes = status in _PASSING
     advice = "Try again later." if passes else "An operator must check its URL, model and key."
     return refuse(

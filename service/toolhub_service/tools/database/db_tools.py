@@ -118,7 +118,8 @@ class _Acceptance:
 
     def __call__(self, read: Statement) -> None:
         """Raises ToolFailure POLICY_DENIED."""
-        decided, self.read = self.read, read
+        decided = self.read
+        self.read = read
         if (read.tables, read.functions, read.actions) == (decided.tables, decided.functions, decided.actions):
             return
         if self._context.decide_statement is None:
@@ -217,7 +218,8 @@ class _Result:
             for at, row in enumerate(batch):
                 line = msgspec.json.encode(row)
                 if len(self.rows) == self._limit or self.size_bytes + len(line) > _INLINE_BYTES:
-                    self.is_cut, self.beyond = True, batch[at:]
+                    self.is_cut = True
+                    self.beyond = batch[at:]
                     break
                 self.rows.append(row)
                 self.size_bytes += len(line)
@@ -258,7 +260,8 @@ async def _keep_whole_result(result: _Result, reading: Reading, database: Databa
     """Store the whole result as an artifact. Return its number of rows, 0 where it could not be stored."""
     export = database.limits.export
     whole = _Whole(result, reading, database)
-    ref, failed = f"db:{database.terms.name}", missing_for(export)
+    ref = f"db:{database.terms.name}"
+    failed = missing_for(export)
     if not failed:
         chunks = export_rows(export, reading.columns, whole, has_types=reading.has_types)
         try:

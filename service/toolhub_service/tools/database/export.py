@@ -112,7 +112,8 @@ class _ParquetFile:
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
         from pyarrow import parquet  # type: ignore[import-untyped, unused-ignore]
 
-        whole, real = (int, pa.int64()), (float, pa.float64())
+        whole = (int, pa.int64())
+        real = (float, pa.float64())
         known: dict[str, tuple[Callable[[Any], Any], Any]] = {
             **dict.fromkeys(("smallint", "integer", "bigint"), whole),
             **dict.fromkeys(("real", "double precision"), real),

@@ -290,7 +290,8 @@ class PostgresReading:
         return self._columns
 
     async def next_rows(self) -> list[Row]:
-        first, self._first = self._first, []
+        first = self._first
+        self._first = []
         return first or self._read(await (await _execute_prepared(self._connection, _FETCH)).fetchall())
 
     def _read(self, rows: Sequence[Sequence[str | None]]) -> list[Row]:

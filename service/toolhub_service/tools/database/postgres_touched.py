@@ -140,7 +140,8 @@ def _why_not_listed(
     allowed = {each.oid for each in relations if may_use_table(each.full_name, terms)}
     changed = {each.oid for each in relations if each.is_locked_for_more}
     has_view = any(each.kind == "v" for each in relations if each.oid in allowed)
-    reached, reached_by_change = _reachable(allowed, edges), _reachable(allowed & changed, edges)
+    reached = _reachable(allowed, edges)
+    reached_by_change = _reachable(allowed & changed, edges)
     for each in relations:
         if each.oid in allowed or each.oid in (reached_by_change if each.is_locked_for_more else reached):
             continue

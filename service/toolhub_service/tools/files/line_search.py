@@ -2,8 +2,8 @@
 
 Linear can still be slow: RE2 takes up to 20 µs a byte for a large program, so programs are limited, and a file is
 searched in blocks of lines, which are smaller for a large program. Between two blocks (at most about 0.3 s each; RE2
-holds no lock meanwhile) a search ends when it is cancelled, and with what it has found when its work is done.
-Processor time and not elapsed time: on a busy machine the same search finds the same.
+holds no lock meanwhile) a search ends when it is cancelled, or with its matches so far when it has used
+its processor time. Elapsed time would not do: on a busy machine the same search must find the same.
 
 `never_nl` keeps a match within its line and `(?m)` makes ^ and $ match at line ends, so that a block is searched in
 one pass. A line longer than a block is searched in pieces. A file with a NUL in its first 8 KiB counts as binary (as
@@ -60,7 +60,7 @@ def compile_query(query: str, *, regex: bool) -> Any:
 
 
 class WorkDone(Exception):
-    """The work that a search may do is done; what it has found so far is its result."""
+    """The search has used its processor time, or its share of the call's time; its matches so far are its result."""
 
 
 class SearchWork:

@@ -157,7 +157,8 @@ def _listed_entry(entry: Entry) -> ListedEntry:
     name = entry.inner_path
     if entry.status is None:
         return ListedEntry(name=name, type=entry.type, size=0, modified_at="")
-    size_bytes, modified_at = entry.status.size_bytes, iso_time(entry.status.modified_at_s)
+    size_bytes = entry.status.size_bytes
+    modified_at = iso_time(entry.status.modified_at_s)
     return ListedEntry(name=name, type=entry.type, size=size_bytes, modified_at=modified_at)
 
 
@@ -220,7 +221,7 @@ class _Search:
         left_s = max(0.0, deadline_s - time.monotonic())
         self._until_s = deadline_s - min(RESERVE_S, left_s * RESERVE)
         self.is_late = False
-        """Whether it ended because its work was done, with what it had found."""
+        """Whether it ended early, with the matches so far, because its time was used."""
         self.root = check_path(args.root)
         self.files = 0
         self.searched_bytes = 0

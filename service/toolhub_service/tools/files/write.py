@@ -191,13 +191,15 @@ class Move(Tool["Move.In", "Move.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         check_overwrite(args.overwrite, context.constraints.sandbox)
-        source, destination = check_path(args.source), check_path(args.destination)
+        source = check_path(args.source)
+        destination = check_path(args.destination)
         workspace = context.workspace
         sha256, size_bytes = "", 0
         if workspace.stat(source).type == "file":
             # A move is a rename and copies nothing; the file is hashed as evidence of what was moved.
             with workspace.open_read(source) as file:
-                progress, size_bytes = ByteProgress(context.sink, file.size_bytes), file.size_bytes
+                progress = ByteProgress(context.sink, file.size_bytes)
+                size_bytes = file.size_bytes
                 digest = partial(file.digest, on_read=progress.advance)
                 sha256, _ = await to_thread_if_large(size_bytes, digest)
                 progress.finish()
@@ -304,10 +306,12 @@ def _replace_text(file: SourceFile, args: EditText.In, max_bytes: int, stop: thr
         data.decode()
     except UnicodeDecodeError as error:
         raise undecodable(file.path, "utf-8", error.start) from error
-    old, new = encode_text(args.old_text, "utf-8"), encode_text(args.new_text, "utf-8")
+    old = encode_text(args.old_text, "utf-8")
+    new = encode_text(args.new_text, "utf-8")
     if b"\r\n" in data and _LONE_LINE_FEED.search(data) is None:
         # Models write \n: in a file of CRLF it means the file's own line end, and a mixture helps nobody.
-        old, new = _LONE_LINE_FEED.sub(b"\r\n", old), _LONE_LINE_FEED.sub(b"\r\n", new)
+        old = _LONE_LINE_FEED.sub(b"\r\n", old)
+        new = _LONE_LINE_FEED.sub(b"\r\n", new)
     count = data.count(old)
     if count != args.expected_count:
         raise _unexpected_count(data, old, count, args.expected_count)

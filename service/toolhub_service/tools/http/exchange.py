@@ -79,7 +79,7 @@ def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
 
 
 def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int, sha256: str = "") -> None:
-    """Add evidence of what was requested, who answered from where, and what came; a 5xx answer counts against its
+    """Add evidence of the request, of the answering address and of the received body; a 5xx answer counts against its
     origin."""
     if response.status >= 500 and (not response.redirects or response.redirects[0].origin == response.url.origin):
         context.upstream_fails = True
@@ -120,7 +120,8 @@ def note_passing(response: HttpResponse, context: ToolContext) -> None:
 def _error_of_status(response: HttpResponse, excerpt: str) -> ToolError:
     """Return the error of a status that is not 2xx: what it says about the request, and whether that may be sent
     again."""
-    processing, repeat = processing_of(response.status), response.repeat
+    processing = processing_of(response.status)
+    repeat = response.repeat
     was_processed = processing is Processing.ANSWERED and response.status >= 500
     may_have_acted = response.has_acted or (
         repeat is not Repeat.READS and (was_processed or processing is Processing.UNKNOWN)
@@ -317,7 +318,8 @@ class HttpTool(Tool[Input, Output]):
         ends_s = min(context.deadline_s - min(_MARGIN_S, left_s / 10), now_s + timeout_ms / 1000)
         if context.idempotency_key:
             request = msgspec.structs.replace(request, idempotency_key=self._upstream_key(context))
-        client, fair_s = self._services.client, _ALMOST * self.default_timeout_ms / 1000
+        client = self._services.client
+        fair_s = _ALMOST * self.default_timeout_ms / 1000
         hosts = self._services.hosts
         if hosts is not None:
             return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)

@@ -194,9 +194,11 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         if args.method in {"GET", "HEAD"}:
             raise refuse_body(args.method)
         if isinstance(args.body, str):
-            content, content_type = args.body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+            content = args.body.encode("utf-8", "replace")
+            content_type = "text/plain; charset=utf-8"
         else:
-            content, content_type = msgspec.json.encode(args.body), "application/json"
+            content = msgspec.json.encode(args.body)
+            content_type = "application/json"
         return HttpRequest(args.url, args.method, headers_with_type(args.headers, content_type), content)
 
     def has_side_effects(self, args: In) -> bool:
@@ -296,7 +298,7 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
 
 
 def _prove_value(context: ToolContext, value: JsonValue) -> None:
-    """Add to the evidence of the exchange what came, without values: the names of its first members."""
+    """Add the names of the first received members, without values, to the evidence of the exchange."""
     names = list(value)[:_NAMES_MAX] if isinstance(value, dict) else []
     if context.mask is not None:  # before they are truncated
         names = list(map(context.mask.text, names))

@@ -60,7 +60,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
         # Output of plugins must not become part of the answer.
-        answer, sys.stdout = sys.stdout, nowhere
+        answer = sys.stdout
+        sys.stdout = nowhere
         sys.stderr = nowhere
         outcome = send(asked)
         answer.write(json.dumps(outcome))
@@ -139,7 +140,8 @@ def observe_http(exchanges: Exchanges) -> None:
 
 def observe_smtp(exchanges: Exchanges) -> None:
     """Note the answers of SMTP servers."""
-    connect, data = smtplib.SMTP.connect, smtplib.SMTP.data
+    connect = smtplib.SMTP.connect
+    data = smtplib.SMTP.data
 
     def noting(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)

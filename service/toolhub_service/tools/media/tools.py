@@ -245,7 +245,8 @@ def extension_of(name: str) -> str:
 
 def _copy_attachment(context: ToolContext, path: str, name: str, destination: Path, stop: Event) -> _Copy:
     """Copy one file of the workspace. Runs in a thread."""
-    size_bytes, sha256 = 0, hashlib.sha256()
+    size_bytes = 0
+    sha256 = hashlib.sha256()
     with context.workspace.open_read(path) as file, destination.open("xb") as copy:
         check_size(file.size_bytes, FILE_BYTES, f'"{path}"')
         for chunk in file.chunks(stop):

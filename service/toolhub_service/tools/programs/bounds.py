@@ -91,7 +91,8 @@ def failure_of_exception(
         at_most = limits.memory_bytes
         message = f"The program needs more memory than {at_most:,} bytes. Keep less at once."
         return refuse(ErrorKind.EXECUTION_ERROR, message, exception=name, limit_bytes=at_most, stdout=written)
-    where, source = f" in line {line}" if line else "", _line_of(code, line)
+    where = f" in line {line}" if line else ""
+    source = _line_of(code, line)
     message = f"The program raised {name}{where}: {excerpt(text, _ERROR_CHARS)}"
     kind = ErrorKind.EXECUTION_ERROR
     return refuse(kind, message, exception=name, line=line, source=source, stdout=written)

@@ -171,7 +171,8 @@ class Interpreter:
         except monty.MontyRuntimeError as failed:
             trace = failed.traceback()
             line = trace[min(len(trace), _MAX_DEPTH) - 1].line if trace else 0
-            name, text = type(failed.exception()).__name__, failed.display("msg")
+            name = type(failed.exception()).__name__
+            text = failed.display("msg")
             raise host.stop_reason() or failure_of_exception(
                 name, text, line, program.code, printed, self.limits
             ) from failed

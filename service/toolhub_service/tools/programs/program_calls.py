@@ -61,8 +61,8 @@ class CallChange(ToolOutput, frozen=True):
 
 
 class ProgramProgress(ToolProgress, frozen=True, kw_only=True, rename="camel"):
-    """Reported when a call begins and when it has ended. Who reads slowly is told of the newest report alone, so each
-    has the changes before it, too."""
+    """Reported when a call begins and when it has ended. A slow reader gets only the newest report, so each
+    report has the earlier changes, too."""
 
     recent: tuple[CallChange, ...] = ()
     """The newest last."""
@@ -126,7 +126,8 @@ class ProgramCalls:
                 raise refuse(
                     ErrorKind.INVALID_INPUT, 'Name the tool: await call("core/fs.readText", {"path": "a.txt"}).'
                 )
-            tool, args = self._full_name(args[0]), args[1:]
+            tool = self._full_name(args[0])
+            args = args[1:]
         else:
             tool = self._tools[FunctionName(module, function)]
         if len(args) > 1 or (args and not isinstance(args[0], Mapping)):

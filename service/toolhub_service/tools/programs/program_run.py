@@ -228,7 +228,8 @@ class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
         return await foreseen_program(self._interpreter, self._text(args), context, self._clock.unix_ms)
 
     async def run(self, args: In, context: ToolContext[ProgramProgress]) -> Out:
-        limits, text = self._interpreter.limits, self._text(args)
+        limits = self._interpreter.limits
+        text = self._text(args)
         ended = await run_program(self._interpreter, text, context, self._clock.unix_ms, context.report)
         value, artifact = await _value_or_artifact(ended.value, limits.result_bytes, context)
         return self.Out(

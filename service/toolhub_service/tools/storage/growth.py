@@ -55,7 +55,8 @@ class Growth:
         walk_at_s = loop.time() + _WALK_S
         while True:
             await asyncio.sleep(_ASK_S)
-            is_short, began_s = self._room.is_short, loop.time()
+            is_short = self._room.is_short
+            began_s = loop.time()
             if not is_short and began_s < walk_at_s:
                 continue
             if is_short:

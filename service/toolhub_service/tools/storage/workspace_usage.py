@@ -273,7 +273,8 @@ class WorkspaceUsage:
     def refresh(self, recount_s: float, stop: threading.Event | None = None) -> dict[str, Count]:
         """Recount what is due, and all whose last recount is older than `recount_s`; return every account. Runs in a
         thread, every few seconds."""
-        due, self._due = self._due, set()
+        due = self._due
+        self._due = set()
         known = self.counters.all()
         before_s = time.time() - recount_s
         folders = {SHARED} if self._is_shared else _folders_beneath(self._root)
@@ -303,7 +304,9 @@ class WorkspaceUsage:
 
 def measure_folder(folder: str, stop: threading.Event | None = None, entries_max: int = ENTRIES_MAX) -> int:
     """Return what all beneath the folder, and the folder itself, count as; links are not followed."""
-    total_bytes, folders, entries_left = 0, [folder], entries_max
+    total_bytes = 0
+    folders = [folder]
+    entries_left = entries_max
     while folders and entries_left > 0:
         raise_if_cancelled(stop)
         # Folders and files may vanish while they are walked, or be closed by the program that made them.

@@ -181,7 +181,9 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
     def _open(
         self, request: HttpRequest, context: ToolContext, ends_s: float
     ) -> AbstractAsyncContextManager[HttpResponse]:
-        client, hosts, fair_s = self._services.client, self._services.hosts, _ALMOST * _DEFAULT_TIMEOUT_MS / 1000
+        client = self._services.client
+        hosts = self._services.hosts
+        fair_s = _ALMOST * _DEFAULT_TIMEOUT_MS / 1000
         if hosts is not None:
             return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)

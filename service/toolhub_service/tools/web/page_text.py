@@ -59,7 +59,8 @@ class PageText(HTMLParser):
             self._hidden_depth += tag == self._hidden_by
             return
         if tag in _HIDDEN and tag not in _VOID:
-            self._hidden_by, self._hidden_depth = tag, 1
+            self._hidden_by = tag
+            self._hidden_depth = 1
             return
         if tag in _BLOCKS:
             self._block(tag)
@@ -119,7 +120,8 @@ class PageText(HTMLParser):
 
     def _end_link(self) -> None:
         """Note the link, and write its target for Markdown."""
-        target, self._target = self._target, ""
+        target = self._target
+        self._target = ""
         if not target:
             return
         shown = "".join(self._parts[self._link_from :])

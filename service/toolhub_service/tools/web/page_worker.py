@@ -111,10 +111,13 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
             break
     plain = _plain(page, url, markdown) if links or not text else None
     if not text and plain is not None:
-        text, engine, is_cut = plain.parser.text(), "plain", not plain.is_whole
+        text = plain.parser.text()
+        engine = "plain"
+        is_cut = not plain.is_whole
         # The pass was too slow for any text; a plain removal of tags always ends.
         if not text and is_cut:
-            text, engine = without_tags(page), "tags-removed"
+            text = without_tags(page)
+            engine = "tags-removed"
     found = plain.parser.links if links and plain is not None else []
     return {"text": text, "engine": engine, "links": found, "is_cut": is_cut}
 

@@ -68,7 +68,8 @@ class SearchEngine(msgspec.Struct, frozen=True):
         host = (parts.hostname or "").lower()
         # The engine's rule replaces the caller's, except for the blocked networks.
         blocked = tuple(sorted({cidr for rule in callers for cidr in rule.blocked_cidrs}))
-        ports, schemes = frozenset({port}), frozenset({parts.scheme})
+        ports = frozenset({port})
+        schemes = frozenset({parts.scheme})
         return (EgressRule((host,), ports=ports, schemes=schemes, cidrs=cidrs, blocked_cidrs=blocked),)
 
 

@@ -103,7 +103,8 @@ class _Digest:
 def _content(folder: int, name: str) -> str:
     """Return the SHA-256 (hex) of a file of at most `CONTENT_MAX_BYTES`; if it is larger by now, of its beginning."""
     descriptor = os.open(name, O_READ | os.O_NOFOLLOW, dir_fd=folder)
-    sha256, left_bytes = hashlib.sha256(), CONTENT_MAX_BYTES + 1
+    sha256 = hashlib.sha256()
+    left_bytes = CONTENT_MAX_BYTES + 1
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ABSENT

@@ -70,7 +70,8 @@ class SourceFile:
     ) -> tuple[str, int]:
         """Return the SHA-256 in hex of what is read, and its length; `on_read` is called for each piece. Raises as
         `chunks`."""
-        sha256, read_bytes = hashlib.sha256(), 0
+        sha256 = hashlib.sha256()
+        read_bytes = 0
         for data in self.chunks(stop):
             sha256.update(data)
             read_bytes += len(data)

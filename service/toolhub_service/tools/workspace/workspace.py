@@ -223,7 +223,8 @@ class Workspace:
         stop: threading.Event | None = None,
     ) -> None:
         """Move a file or a folder in one step."""
-        old, new = check_path(source), check_path(destination)
+        old = check_path(source)
+        new = check_path(destination)
         with as_tool_failures(old):
             source_folder, source_name = self._open_parent(old, mkdirp=False)
         try:

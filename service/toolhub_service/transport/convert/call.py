@@ -208,7 +208,8 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
         assert not isinstance(holder, job_pb2.JobStatus)  # a job is executed, so its answer is never a plan
         holder.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
         return
-    message, result = holder.result, answer
+    message = holder.result
+    result = answer
     message.ok = result.ok
     message.call_id = result.call_id
     message.tool = result.tool
@@ -217,7 +218,8 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
     message.attempts = result.attempts
     message.request_id = result.request_id
     if result.replayed or result.truncated:
-        message.replayed, message.truncated = result.replayed, result.truncated
+        message.replayed = result.replayed
+        message.truncated = result.truncated
     if result.defaults_applied:
         message.defaults_applied.extend(result.defaults_applied)
     for evidence in result.evidence:  # field by field: keywords of `add` cost twice as much
@@ -227,8 +229,10 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
         added.summary = evidence.summary
         added.sha256 = evidence.sha256
         if evidence.created_at_unix_ms:
-            created_at, at_unix_ms = added.created_at, evidence.created_at_unix_ms
-            created_at.seconds, created_at.nanos = at_unix_ms // 1_000, at_unix_ms % 1_000 * 1_000_000
+            created_at = added.created_at
+            at_unix_ms = evidence.created_at_unix_ms
+            created_at.seconds = at_unix_ms // 1_000
+            created_at.nanos = at_unix_ms % 1_000 * 1_000_000
         if evidence.attributes:
             added.attributes.update(evidence.attributes)
     message.MergeFromString(_durations(result.durations_us))
@@ -292,7 +296,8 @@ def _durations(durations_us: Mapping[StepName, int]) -> bytes:
         if duration_us < 128:
             written += _SHORT[step][duration_us]
             continue
-        entry, left = bytearray(_TAKEN_BY[step]), duration_us
+        entry = bytearray(_TAKEN_BY[step])
+        left = duration_us
         while left > 127:
             entry.append(left & 127 | 128)
             left >>= 7

@@ -35,7 +35,9 @@ class Writer(Generic[Wire]):
         inner message."""
         self._wire = wire
         self._fields: list[tuple[str, int, str, Callable[[Any], Any] | None]] = []
-        left_out, renamed, nested = set(apart), renamed or {}, nested or {}
+        left_out = set(apart)
+        renamed = renamed or {}
+        nested = nested or {}
         for field in wire.DESCRIPTOR.fields:
             if field.name in left_out:
                 continue
@@ -61,7 +63,8 @@ class Reader(Generic[Domain]):
     def __init__(self, domain: type[Domain], wire: type[Message], *, apart: Iterable[str] = ()) -> None:
         self._domain = domain
         self._fields: list[tuple[str, dict[int, Any] | None]] = []
-        left_out, known = set(apart), wire.DESCRIPTOR.fields_by_name
+        left_out = set(apart)
+        known = wire.DESCRIPTOR.fields_by_name
         for name in domain.__annotations__:
             if name in left_out:
                 continue

@@ -182,7 +182,8 @@ class TenantShares:
 
     def take(self, tenant: str) -> None:
         """Count the RPC until its task ends. Raises RpcFailure when the tenant's share is used up."""
-        own, serving = self._of[tenant], asyncio.current_task()
+        own = self._of[tenant]
+        serving = asyncio.current_task()
         if not may_take(own, self._of.total(), self._max_in_flight):
             raise RpcFailure(
                 Reason.OVERLOADED,

@@ -273,7 +273,9 @@ class BearerTokens:
         if verified.principal is None or verified.described is not described:
             shown = SubjectToken(token, hashlib.sha256(token.encode()).hexdigest())
             known = replace(principal_of(verified.identity), subject_token=shown)
-            verified.described, verified.principal = described, self._again(known)
+            verified.principal = self._again(known)
+            # After the principal: if that fails, the next check must try again.
+            verified.described = described
         return verified.principal
 
 
