@@ -22,7 +22,7 @@ FILES = (
     "tests/unit/sandbox",
     "tests/unit/test_services.py",
     "tests/unit/tools/test_exec_run.py",
-    "tests/unit/tools/test_process.py",
+    "tests/unit/sandbox/test_process.py",
     "tests/rpc/test_examples_of_skills.py",
     "tests/rpc/test_programs.py",
     "tests/rpc/test_screenshots.py",
