@@ -232,7 +232,7 @@ def _python(path: str) -> Found:
     module, _, names = path.partition(":")
     found: Any = importlib.import_module(module)
     for name in names.split("."):
-        annotated = any(name in vars(each).get("__annotations__", {}) for each in getattr(found, "__mro__", ()))
+        annotated = any(name in getattr(each, "__annotations__", {}) for each in getattr(found, "__mro__", ()))
         found = getattr(found, name, None) if annotated else getattr(found, name)
     return Found(f"Python `{names}`")
 
