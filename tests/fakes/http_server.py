@@ -95,9 +95,11 @@ def silent_after(raw: bytes) -> Answer:
 async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
     """A server on a free port of 127.0.0.1."""
     state = RawServer(scheme="https" if tls else "http")
+    open_writers: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         state.connections += 1
+        open_writers.add(writer)
         try:
             while (asked := await next_request(reader)) is not None:
                 state.asked.append(asked)
@@ -108,6 +110,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
             pass
         finally:
             state.gone.set()
+            open_writers.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
@@ -116,6 +119,9 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
         yield state
     finally:
         server.close()
+        # Python 3.12 and later wait for connections that clients keep open.
+        for writer in open_writers:
+            writer.transport.abort()
         await server.wait_closed()
 
 

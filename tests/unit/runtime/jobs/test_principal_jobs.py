@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ async def test_a_foreign_id_costs_the_same_reads_as_an_unknown_one_and_no_job_is
         statements: dict[str, list[str]] = {}
         for job_id in ("job-1", "job-2"):
             seen = statements.setdefault(job_id, [])
-            await file.read(partial(sqlite3.Connection.set_trace_callback, trace_callback=seen.append))
+            await file.read(methodcaller("set_trace_callback", seen.append))
             assert await store.get(job_id, OTHER.id.__eq__) is None
             await file.read(lambda connection: connection.set_trace_callback(None))
         shapes = [
