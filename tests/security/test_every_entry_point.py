@@ -295,7 +295,7 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools/programs/program_calls.py": ("an inner call", "MCP run_program"),
     "tools/agent/loop.py": ("an inner call",),
     "tools/programs/foresight.py": ("an inner call",),
-    "adapters/skill/plan.py": ("an inner call",),
+    "adapters/skill/plan/engine.py": ("an inner call",),
     "adapters/skill/runner.py": ("an inner call",),
     "adapters/skill/call_door.py": ("an inner call",),
 }

@@ -18,7 +18,7 @@ from toolhub_service.adapters.comfyui.job import ComfyJob, RisingProgress
 from toolhub_service.adapters.comfyui.kind import ComfyUiBackend, ComfyUiSource
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.comfyui.submitting import KeepMark
-from toolhub_service.adapters.comfyui.template import TemplateCache
+from toolhub_service.adapters.comfyui.workflow.template import TemplateCache
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps

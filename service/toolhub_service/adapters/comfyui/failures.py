@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.states import PromptStatus
-from toolhub_service.adapters.comfyui.template import Output, Template
+from toolhub_service.adapters.comfyui.workflow.template import Output, Template
 from toolhub_service.adapters.upstream import one_line, without_paths
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import STOPPED, ErrorKind, ToolFailure, Upstream, Violation, refuse

@@ -19,11 +19,11 @@ from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, StopResult
 from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
+from toolhub_service.adapters.comfyui.files.outputs import FileRecord, OutputFetch
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
-from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetch
 from toolhub_service.adapters.comfyui.states import PromptState, PromptStatus
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, WITNESS, KeepMark, Submitter
-from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache
+from toolhub_service.adapters.comfyui.workflow.template import RunnableTemplate, Template, TemplateCache
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall

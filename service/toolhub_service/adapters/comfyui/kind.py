@@ -119,7 +119,7 @@ COMFYUI = SourceKind(
     values=_values,
     files={ComfyUiSource: ("templates",)},
     missing=_missing,
-    preview="toolhub_service.adapters.comfyui.workflows:preview",
+    preview="toolhub_service.adapters.comfyui.workflow.workflows:preview",
     options=(
         SourceOption(
             "templates", "--template", "ComfyUI sidecar, or a folder of them; repeatable.", is_many=True, is_path=True

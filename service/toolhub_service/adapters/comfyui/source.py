@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyTerms, NoReply
-from toolhub_service.adapters.comfyui.loading import load_templates
-from toolhub_service.adapters.comfyui.node_classes import problems_with
-from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache, resource_id
+from toolhub_service.adapters.comfyui.workflow.loading import load_templates
+from toolhub_service.adapters.comfyui.workflow.node_classes import problems_with
+from toolhub_service.adapters.comfyui.workflow.template import RunnableTemplate, Template, TemplateCache, resource_id
 from toolhub_service.adapters.definitions import Overrides, full_name, refusal
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.excerpts import excerpt

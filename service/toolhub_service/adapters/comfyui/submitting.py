@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.arguments import Upload, bound, required_uploads
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
-from toolhub_service.adapters.comfyui.outputs import (
+from toolhub_service.adapters.comfyui.files.outputs import (
     SNIFFED_BYTES,
     extension_of,
     is_file_name,
@@ -28,7 +27,8 @@ from toolhub_service.adapters.comfyui.outputs import (
     media_type_of,
 )
 from toolhub_service.adapters.comfyui.states import ID, PromptState, graph_of, whole_number
-from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template
+from toolhub_service.adapters.comfyui.workflow.arguments import Upload, bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.template import SEED_MAX, RunnableTemplate, Template
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import RemoteUnclear

@@ -27,10 +27,10 @@ from toolhub_service.adapters.mcp.answers import (
     reported_error,
     said_beside,
 )
-from toolhub_service.adapters.mcp.elicitation import Questions, form_of
 from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
-from toolhub_service.adapters.mcp.relay import MISSING_CAPABILITY, Relayed
+from toolhub_service.adapters.mcp.questions.elicitation import Questions, form_of
+from toolhub_service.adapters.mcp.questions.relay import MISSING_CAPABILITY, Relayed
 from toolhub_service.adapters.mcp.requests import SendOptions
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import (

@@ -39,10 +39,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub_service import __version__
-from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_of
 from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
-from toolhub_service.adapters.mcp.relay import Callbacks, Running
+from toolhub_service.adapters.mcp.questions.elicitation import elicitation_callback, form_of
+from toolhub_service.adapters.mcp.questions.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.wire.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.wire.launchers import broken_cache_advice, installing, last_line

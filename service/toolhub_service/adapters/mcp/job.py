@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Reporter, ToolCaller
-from toolhub_service.adapters.mcp.elicitation import STATUS, TaskQuestions
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.questions.elicitation import STATUS, TaskQuestions
 from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import as_number, as_object, as_string, one_line

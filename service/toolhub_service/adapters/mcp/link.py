@@ -24,12 +24,12 @@ from mcp_types import ServerCapabilities
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, Watched, server_of
-from toolhub_service.adapters.mcp.elicitation import Answering
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.login.list_login import ListLogin
 from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSessions
-from toolhub_service.adapters.mcp.relay import Running
+from toolhub_service.adapters.mcp.questions.elicitation import Answering
+from toolhub_service.adapters.mcp.questions.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.mcp.wire.http import HttpTransport
 from toolhub_service.adapters.upstream import is_cancelled, quoted

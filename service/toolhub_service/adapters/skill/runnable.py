@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from toolhub_service.adapters.skill.manifest import PYTHON, SHELL, Manifest, ManifestInvalid, read_manifest
-from toolhub_service.adapters.skill.plan_steps import CheckedPlan, check_plan
+from toolhub_service.adapters.skill.plan.steps import CheckedPlan, check_plan
 from toolhub_service.adapters.skill.skill import Skill
 
 

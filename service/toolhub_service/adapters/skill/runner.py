@@ -7,8 +7,8 @@ from typing import Final
 
 from toolhub_service.adapters.skill.call_door import MadeCall
 from toolhub_service.adapters.skill.manifest import PYTHON, Manifest, ManifestInvalid
-from toolhub_service.adapters.skill.plan import PlanCall, PlanEngine
-from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
+from toolhub_service.adapters.skill.plan.engine import PlanCall, PlanEngine
+from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, filled, look_up
 from toolhub_service.adapters.skill.program import ProgramParts, run_skill_program
 from toolhub_service.adapters.skill.runnable import Runnable, runnable
 from toolhub_service.adapters.skill.script import Script, ScriptParts, ScriptRun

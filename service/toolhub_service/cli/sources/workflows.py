@@ -106,7 +106,7 @@ def check(
       curl -s http://gpu-1:8188/object_info > nodes.json
       toolhub workflows check templates/ --object-info nodes.json
     """
-    from toolhub_service.adapters.comfyui.workflows import check_places
+    from toolhub_service.adapters.comfyui.workflow.workflows import check_places
     from toolhub_service.adapters.source_kind import WorkflowReport
 
     nodes, problem = _read_nodes(object_info)
@@ -141,8 +141,8 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
     Example:
       toolhub workflows init portrait.json --name portrait.draw --object-info nodes.json
     """
-    from toolhub_service.adapters.comfyui.template import TemplateInvalid
-    from toolhub_service.adapters.comfyui.workflows import first_sidecar
+    from toolhub_service.adapters.comfyui.workflow.template import TemplateInvalid
+    from toolhub_service.adapters.comfyui.workflow.workflows import first_sidecar
     from toolhub_service.app.files.editing import replace_text
 
     name = name or re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.stem).strip("._-")
@@ -169,8 +169,8 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
 
 def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
     """(the nodes of --object-info, or None; why the file cannot be read, or empty)."""
-    from toolhub_service.adapters.comfyui.template import TemplateInvalid
-    from toolhub_service.adapters.comfyui.workflows import read_object_info
+    from toolhub_service.adapters.comfyui.workflow.template import TemplateInvalid
+    from toolhub_service.adapters.comfyui.workflow.workflows import read_object_info
 
     try:
         return (None if path is None else read_object_info(path)), ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.comfyui.loading import load_template
-from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid
+from toolhub_service.adapters.comfyui.workflow.loading import load_template
+from toolhub_service.adapters.comfyui.workflow.template import Template, TemplateInvalid
 
 GRAPH: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "example.png"}, "_meta": {"title": "input image"}},

@@ -14,7 +14,7 @@ from tests.fakes.comfyui import How, Op
 from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
 from tests.fakes.remote_harness import RecordingSink
 from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness, failure_of, submitted_elsewhere
-from toolhub_service.adapters.comfyui.metadata import SIGNATURE
+from toolhub_service.adapters.comfyui.files.metadata import SIGNATURE
 from toolhub_service.domain.errors.failure import STOPPED, ErrorKind
 from toolhub_service.domain.result import Outcome
 

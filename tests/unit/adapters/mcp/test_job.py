@@ -18,7 +18,7 @@ from tests.fakes.running_jobs import KeptMarks
 from tests.ports.adapter_suite import AdapterSuite, Prepared, granted
 from toolhub_service.adapters.definitions import FindsError, Overrides
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
-from toolhub_service.adapters.mcp.relay import Relayed, Running
+from toolhub_service.adapters.mcp.questions.relay import Relayed, Running
 from toolhub_service.domain.call import CallingClient, QuestionAsked, Reply
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark

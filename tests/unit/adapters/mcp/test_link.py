@@ -25,9 +25,9 @@ from tests.unit.adapters.mcp.links import (
     within,
 )
 from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
-from toolhub_service.adapters.mcp.elicitation import elicitation_callback
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink
+from toolhub_service.adapters.mcp.questions.elicitation import elicitation_callback
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 
 PLAIN = ("-m", "tests.fakes.mcp_servers.plain")

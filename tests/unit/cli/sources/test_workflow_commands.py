@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.e2e.terminal import environment, in_terminal
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, property_of, sidecar, write
-from tests.unit.adapters.comfyui.test_node_classes import INFO
+from tests.unit.adapters.comfyui.workflow.test_node_classes import INFO
 from toolhub_service.cli.root import toolhub
 
 CRM: dict[str, Any] = {

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from toolhub_service.adapters.comfyui.arguments import Arguments, schema_problems
-from toolhub_service.adapters.comfyui.graph import graph_problems, is_link, literals_of
-from toolhub_service.adapters.comfyui.template import (
+from toolhub_service.adapters.comfyui.workflow.arguments import Arguments, schema_problems
+from toolhub_service.adapters.comfyui.workflow.graph import graph_problems, is_link, literals_of
+from toolhub_service.adapters.comfyui.workflow.template import (
     ARTIFACT_FORMAT,
     PLACEHOLDERS,
     PREFIX_INPUT,

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.unit.adapters.comfyui.comfy_harness import comfy_harness
-from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, PARTS_MAX, SIGNATURE, DamagedImage, filtered
+from toolhub_service.adapters.comfyui.files.metadata import (
+    METADATA_FILTERS,
+    PARTS_MAX,
+    SIGNATURE,
+    DamagedImage,
+    filtered,
+)
 
 GRAPH = b'prompt: {"1": {"class_type": "Secret"}}'
 SIZES = pytest.mark.parametrize("size", [1, 7, 10_000])

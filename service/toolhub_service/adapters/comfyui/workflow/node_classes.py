@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from toolhub_service.adapters.comfyui.arguments import Arguments
-from toolhub_service.adapters.comfyui.graph import links_of, literals_of
-from toolhub_service.adapters.comfyui.template import NodeInput, Template, Transform
+from toolhub_service.adapters.comfyui.workflow.arguments import Arguments
+from toolhub_service.adapters.comfyui.workflow.graph import links_of, literals_of
+from toolhub_service.adapters.comfyui.workflow.template import NodeInput, Template, Transform
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 # What a node accepts in one input, as /object_info describes it, and whether it includes every value of a schema.

@@ -13,9 +13,14 @@ from typing import Any, Final, cast
 
 import yaml
 
-from toolhub_service.adapters.comfyui.building import build
-from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, is_api_format, is_editor_format
-from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid, read_sidecar
+from toolhub_service.adapters.comfyui.workflow.building import build
+from toolhub_service.adapters.comfyui.workflow.graph import (
+    GRAPH_MAX_BYTES,
+    GRAPH_MAX_DEPTH,
+    is_api_format,
+    is_editor_format,
+)
+from toolhub_service.adapters.comfyui.workflow.template import Template, TemplateInvalid, read_sidecar
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.registry.catalog import skeleton

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from toolhub_service.adapters.skill.manifest import read_manifest
-from toolhub_service.adapters.skill.plan import PlanEngine
-from toolhub_service.adapters.skill.plan_steps import CheckedPlan, check_plan
+from toolhub_service.adapters.skill.plan.engine import PlanEngine
+from toolhub_service.adapters.skill.plan.steps import CheckedPlan, check_plan
 from toolhub_service.domain.call import Suspended
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue

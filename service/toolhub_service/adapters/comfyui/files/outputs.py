@@ -19,8 +19,8 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend
 from toolhub_service.adapters.comfyui.client import NoReply
-from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, DamagedImage, filtered
-from toolhub_service.adapters.comfyui.template import Output, OutputType, Template
+from toolhub_service.adapters.comfyui.files.metadata import METADATA_FILTERS, DamagedImage, filtered
+from toolhub_service.adapters.comfyui.workflow.template import Output, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from toolhub_service.adapters.comfyui.graph import name_problem
-from toolhub_service.adapters.comfyui.template import (
+from toolhub_service.adapters.comfyui.workflow.graph import name_problem
+from toolhub_service.adapters.comfyui.workflow.template import (
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,

@@ -11,12 +11,22 @@ from typing import Any, Final
 
 import yaml
 
-from toolhub_service.adapters.comfyui.building import UNWRITTEN
-from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, graph_problems, literals_of
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
-from toolhub_service.adapters.comfyui.loading import load_templates, read_value
-from toolhub_service.adapters.comfyui.node_classes import InputSpec, declared_inputs, problems_with, read_input_spec
-from toolhub_service.adapters.comfyui.template import (
+from toolhub_service.adapters.comfyui.workflow.building import UNWRITTEN
+from toolhub_service.adapters.comfyui.workflow.graph import (
+    GRAPH_MAX_BYTES,
+    GRAPH_MAX_DEPTH,
+    graph_problems,
+    literals_of,
+)
+from toolhub_service.adapters.comfyui.workflow.loading import load_templates, read_value
+from toolhub_service.adapters.comfyui.workflow.node_classes import (
+    InputSpec,
+    declared_inputs,
+    problems_with,
+    read_input_spec,
+)
+from toolhub_service.adapters.comfyui.workflow.template import (
     ARTIFACT_FORMAT,
     PREFIX_INPUT,
     SEED_MAX,

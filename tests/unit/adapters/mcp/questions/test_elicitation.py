@@ -11,8 +11,8 @@ import pytest
 from tests.fakes.mcp_harness import McpHarness, mcp_tool, over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import Script
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.kind import Elicitation
+from toolhub_service.adapters.mcp.questions.elicitation import Questions
 from toolhub_service.domain.call import Question, QuestionAsked, Reply
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonObject

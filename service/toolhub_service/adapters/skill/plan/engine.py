@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
+from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, filled, look_up
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt

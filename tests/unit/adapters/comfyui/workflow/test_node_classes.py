@@ -10,7 +10,7 @@ import pytest
 
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, made, property_of
-from toolhub_service.adapters.comfyui.node_classes import problems_with
+from toolhub_service.adapters.comfyui.workflow.node_classes import problems_with
 
 VERSIONS = ("v0.3.64", "v0.33.0")
 INFO: dict[str, Any] = {

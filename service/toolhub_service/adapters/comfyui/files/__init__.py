@@ -1,0 +1,1 @@
+"""Output files of ComfyUI: fetched, identified, and stored as artifacts."""

@@ -1,0 +1,1 @@
+"""Questions that MCP servers ask during calls and tasks."""

@@ -1,0 +1,1 @@
+"""Plans of skills: steps that call tools, run by the hub."""
