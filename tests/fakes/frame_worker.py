@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from toolhub_service.adapters.langchain.worker import bind_to_hub
+from toolhub_service.adapters.langchain.lifeline import bind_to_hub
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from tests.security.forbidden_resources import (
     open_the_way,
     surroundings,
 )
-from toolhub_service.adapters.langchain.worker import worker_environment
+from toolhub_service.adapters.langchain.no_tracing import worker_environment
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.confined_start import write_start

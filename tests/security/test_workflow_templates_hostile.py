@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.comfyui.template_files import SIDECAR, made, problems, property_of, sidecar, write
+from toolhub_service.adapters.comfyui.files.media_types import accepted_as
 from toolhub_service.adapters.comfyui.files.metadata import PARTS_MAX, SIGNATURE, DamagedImage, PngFilter, filtered
-from toolhub_service.adapters.comfyui.files.outputs import accepted_as
-from toolhub_service.adapters.comfyui.workflow.loading import YAML_MAX_BYTES, load_templates, read_value
+from toolhub_service.adapters.comfyui.workflow.loading import load_templates
+from toolhub_service.adapters.comfyui.workflow.strict_files import YAML_MAX_BYTES, read_value
 from toolhub_service.adapters.comfyui.workflow.template import TemplateInvalid
 from toolhub_service.schema.compiled import compile_schema
 

@@ -17,7 +17,8 @@ from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyTerms,
 from toolhub_service.adapters.comfyui.workflow.loading import load_templates
 from toolhub_service.adapters.comfyui.workflow.node_classes import problems_with
 from toolhub_service.adapters.comfyui.workflow.template import RunnableTemplate, Template, TemplateCache, resource_id
-from toolhub_service.adapters.definitions import Overrides, full_name, refusal
+from toolhub_service.adapters.definitions import Overrides, refusal
+from toolhub_service.adapters.tool_names import full_name
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject

@@ -19,15 +19,10 @@ from msgspec.structs import replace
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
-from toolhub_service.adapters.comfyui.files.outputs import (
-    SNIFFED_BYTES,
-    extension_of,
-    is_file_name,
-    is_folder,
-    media_type_of,
-)
+from toolhub_service.adapters.comfyui.files.media_types import SNIFFED_BYTES, extension_of, media_type_of
+from toolhub_service.adapters.comfyui.files.served_file import is_file_name, is_folder
 from toolhub_service.adapters.comfyui.states import ID, PromptState, graph_of, whole_number
-from toolhub_service.adapters.comfyui.workflow.arguments import Upload, bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import Upload, bound, required_uploads
 from toolhub_service.adapters.comfyui.workflow.template import SEED_MAX, RunnableTemplate, Template
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall

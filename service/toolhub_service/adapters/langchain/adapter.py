@@ -10,31 +10,27 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Tracer
 
+from toolhub_service.adapters.langchain.failures import WorkerTrace, died, no_worker, refusal_of, reported_failure
+from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, LoadTerms
+from toolhub_service.adapters.langchain.run_spans import is_recording, make_spans
 from toolhub_service.adapters.langchain.source import LangChainToolSource
-from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
-from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
+from toolhub_service.adapters.langchain.worker_pool import PoolClosed
+from toolhub_service.adapters.langchain.worker_process import WorkerFailed
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed, without_paths
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
 from toolhub_service.config.source_config import SourceValues
 from toolhub_service.domain.call import Call, GrantedCall
-from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Violation, refuse
-from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.request import too_weak
 from toolhub_service.schema.repaired_json import repair_evidence
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
-
-
-# LangChain tools of sources.yaml. Only this module of the app imports LangChain.
 
 
 class LangChainOpener:
@@ -67,116 +63,6 @@ class LangChainOpener:
 
     def forget(self, name: str) -> None:
         self.adapter.remove(name)
-
-
-# Spans of the runs inside a call, below the current span, named by OpenTelemetry's GenAI conventions.
-
-OPERATION: Final = "gen_ai.operation.name"
-TOOL: Final = "gen_ai.tool.name"
-ERROR: Final = "error.type"
-
-
-def is_recording() -> bool:
-    """Return whether the running call is traced."""
-    return trace.get_current_span().is_recording()
-
-
-def make_spans(tracer: Tracer, runs: Sequence[Sequence[Any]], redact: Callable[[str], str]) -> None:
-    """Make one span for each record of `RunRecorder.records`, parents first, with names only and no values."""
-    root = trace.get_current_span()
-    made: list[Span] = []
-    for kind, name, start_ns, end_ns, parent, error in runs:
-        shown = redact(name)
-        above = made[parent] if 0 <= parent < len(made) else root
-        attributes = {OPERATION: kind} | ({TOOL: shown} if kind == "execute_tool" else {})
-        span = tracer.start_span(
-            f"{kind} {shown}".rstrip(),
-            trace.set_span_in_context(above),
-            SpanKind.INTERNAL,
-            attributes,
-            start_time=start_ns,
-        )
-        if error:
-            span.set_attribute(ERROR, error)
-            span.set_status(Status(StatusCode.ERROR))
-        span.end(end_ns)
-        made.append(span)
-
-
-# `ToolException` is LangChain's way to explain an error to a model, so its text is passed on, truncated and redacted,
-# as is the text of a result whose status or wording is an error. Of any other exception only the type and the text,
-# redacted and without paths, are passed on; the traceback goes only to the log.
-
-EXCERPT_CHARS: Final = 2000
-
-
-class WorkerTrace(Exception):
-    """The traceback of an exception in a worker, as text, for the log."""
-
-
-def reported_failure(tool: str, text: str, redact: Redact) -> ToolFailure:
-    """The tool itself reports that it failed."""
-    said = excerpt(redact(text), EXCERPT_CHARS).strip() or "it does not say why"
-    return refuse(
-        ErrorKind.EXECUTION_ERROR,
-        f"{tool} failed and says: {said}\nChange the arguments, or use another tool.",
-    )
-
-
-def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> ToolFailure:
-    """The tool raised an exception after it had begun; its effects up to then remain."""
-    said = excerpt(without_paths(redact(text)), EXCERPT_CHARS).strip().rstrip(".")
-    partly = "" if call.safe_to_repeat else " It may have had a part of its effect: check that first."
-    message = f"{call.spec.name} failed with {kind}{f': {said}' if said else ''}.{partly}"
-    advice = "Change the arguments, or use another tool. Operators find the error in the log."
-    return refuse(ErrorKind.EXECUTION_ERROR, f"{message}\n{advice}", exception=kind)
-
-
-def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_bytes: int) -> ToolFailure:
-    """Return the failure for a reply with `failed`."""
-    tool = call.spec.name
-    match reply["failed"]:
-        case "tool":
-            return reported_failure(tool, str(reply.get("message", "")), redact)
-        case "exception":
-            return tool_raised(call, str(reply.get("type", "")), str(reply.get("message", "")), redact)
-        case "input":
-            return _invalid(tool, reply.get("violations", ()), redact)
-        case "too_large":
-            message = f"{tool} returned more than {max_bytes} bytes: request less."
-            return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=max_bytes)
-        case "no_result":
-            return refuse(ErrorKind.EXECUTION_ERROR, f"{tool} cannot be used here: {reply.get('message', '')}.")
-        case "absent":
-            return not_loaded(tool)
-    return tool_failed(tool)
-
-
-def no_worker(tool: str) -> ToolFailure:
-    message = (
-        f"No process could be started for {tool}. Try later, or use another tool. Operators find the error in the log."
-    )
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
-
-
-def died(call: GrantedCall) -> ToolFailure:
-    """The worker ended before it answered."""
-    tool = call.spec.name
-    if call.safe_to_repeat:
-        message = f"The process of {tool} ended before it answered. Try other arguments or another tool."
-        return refuse(ErrorKind.EXECUTION_ERROR, message)
-    message = (
-        f"The process of {tool} ended before it answered, and the call may have had its effect. Check that before "
-        "you call it again."
-    )
-    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=ErrorKind.EXECUTION_ERROR.value)
-
-
-def _invalid(tool: str, reported: Any, redact: Redact) -> ToolFailure:
-    violations = tuple(Violation(path=path, keyword=kind, message=redact(text)) for path, kind, text in reported)
-    first = f" {violations[0].message} (`{violations[0].path or '/'}`)." if violations else ""
-    message = f"{tool} rejected its arguments.{first} Correct them and call again."
-    return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
 
 
 _MATCHED_CHARS: Final = 64 * 1024  # of a text result, matched against an error pattern

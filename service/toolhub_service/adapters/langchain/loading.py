@@ -24,19 +24,16 @@ from langchain_core.tools.base import BaseToolkit
 from toolhub_service.adapters.custom import LoadRefused, import_trusted
 from toolhub_service.adapters.definitions import (
     ANY_OBJECT,
-    OWN_NAME_MAX_CHARS,
     PROBLEM_MAX_CHARS,
     Overrides,
     RepairSchema,
     SourceTerms,
-    Unnamed,
     UsableSchema,
-    keep_apart,
-    known_name,
     usable_input,
 )
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.kind import LoadTerms
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, keep_apart, known_name
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject

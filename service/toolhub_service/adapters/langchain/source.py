@@ -16,10 +16,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited, remarks_of
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited
+from toolhub_service.adapters.langchain.frames import encode
 from toolhub_service.adapters.langchain.kind import LangChainSource, LoadTerms
-from toolhub_service.adapters.langchain.worker import disable_tracing, encode, worker_argv, worker_environment
-from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
+from toolhub_service.adapters.langchain.no_tracing import disable_tracing, worker_environment
+from toolhub_service.adapters.langchain.worker import worker_argv
+from toolhub_service.adapters.langchain.worker_pool import WorkerPool
+from toolhub_service.adapters.langchain.worker_process import WorkerProcess, WorkerTerms, start_worker
+from toolhub_service.adapters.tool_names import remarks_of
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind

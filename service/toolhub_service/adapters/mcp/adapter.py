@@ -14,7 +14,7 @@ from typing import NamedTuple
 from toolhub_service.adapters.caller_auth import per_user_terms
 from toolhub_service.adapters.callers import CallersOf, hidden, opened_for_callers, others
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
-from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
+from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import (
@@ -30,6 +30,7 @@ from toolhub_service.adapters.mcp.kind import (
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.login.list_login import ListLogin
 from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSessions
+from toolhub_service.adapters.mcp.progress import Reporter
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served

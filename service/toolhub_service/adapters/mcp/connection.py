@@ -8,19 +8,15 @@ did; it raises only when it is cancelled from outside.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from mcp import ClientSession, MCPError
 from mcp.client.session import IncomingMessage
-from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import Outbound
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     ClientCapabilities,
@@ -40,51 +36,22 @@ from pydantic import ValidationError
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
-from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
-from toolhub_service.adapters.mcp.questions.elicitation import elicitation_callback, form_of
-from toolhub_service.adapters.mcp.questions.relay import Callbacks, Running
+from toolhub_service.adapters.mcp.kind import Protocol, StdioTerms
+from toolhub_service.adapters.mcp.link_state import Deps
+from toolhub_service.adapters.mcp.list_changes import (
+    announces_list_changes,
+    cancel_and_wait,
+    follow_resources,
+    following_lists,
+)
+from toolhub_service.adapters.mcp.questions.elicitation import form_of
+from toolhub_service.adapters.mcp.questions.relay import Callbacks
+from toolhub_service.adapters.mcp.questions.session_callback import elicitation_callback
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
-from toolhub_service.adapters.mcp.wire.http import BoundedTransport, HttpTransport
+from toolhub_service.adapters.mcp.wire.http import BoundedTransport
 from toolhub_service.adapters.mcp.wire.launchers import broken_cache_advice, installing, last_line
 from toolhub_service.adapters.mcp.wire.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled, written
-from toolhub_service.domain.ports import Randomness
-
-# Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is immediate; a
-# waiting caller may bring the next one forward, but not to less than `FLOOR_S` after the last; a connection that lasted
-# `LASTED_S` resets the count.
-
-FLOOR_S = 0.1
-FIRST_S = 0.5
-CAP_S = 30.0
-LASTED_S = 20.0
-_EXPONENT_MAX = 16
-
-
-class Backoff:
-    def __init__(self, randomness: Randomness) -> None:
-        self._randomness = randomness
-        self._failures = 0
-
-    def failed(self) -> float:
-        """Count a failure. Return the seconds until the next attempt."""
-        ceiling_s = min(CAP_S, FIRST_S * 2.0 ** min(self._failures, _EXPONENT_MAX))
-        self._failures += 1
-        return max(FLOOR_S, self._randomness.uniform(0.0, ceiling_s))
-
-    def after_loss(self, for_s: float) -> float:
-        """Count a lost connection. Return the seconds until the next attempt; 0 after one that had lasted a while."""
-        if for_s >= LASTED_S:
-            self._failures = 0
-        if self._failures:
-            return self.failed()
-        self._failures = 1
-        return 0.0
-
-
-for _name in ("client", "httpcore2", "httpx2", "mcp"):
-    # These loggers write what servers send, and URLs with their queries.
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _LAST_ANSWERS_S = 0.1
 _MAY_FETCH = (
@@ -97,42 +64,6 @@ _NAME_MAX_CHARS = 100
 _VERSION = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 # What the SDK declares for a session with a callback for questions.
 _MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
-
-
-WATCHED_MAX = 1_000
-
-
-class Watched:
-    """Resources whose changes the server should report; beyond `WATCHED_MAX` the oldest are dropped."""
-
-    def __init__(self) -> None:
-        self.uris: dict[str, asyncio.Event] = {}
-        """By URI, an event that is set once the server has been asked."""
-        self.changed = asyncio.Event()
-
-    def add(self, uri: str) -> asyncio.Event:
-        if uri not in self.uris:
-            if len(self.uris) >= WATCHED_MAX:
-                # Drop the oldest: a client that still wants it subscribes again at its next read.
-                del self.uris[next(iter(self.uris))]
-            self.uris[uri] = asyncio.Event()
-            self.changed.set()
-        return self.uris[uri]
-
-
-@dataclass(frozen=True, slots=True)
-class Deps:
-    """What the connections of one link share."""
-
-    terms: McpTerms
-    http: HttpTransport | None
-    """None for stdio."""
-    randomness: Randomness
-    changed: Callable[[], None]
-    resource_changed: Callable[[str], None]
-    """Called with the URI; an empty one stands for the list of resources."""
-    watched: Watched
-    running: Running = field(default_factory=Running)
 
 
 class Connection:
@@ -236,9 +167,9 @@ class Connection:
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
             raise NotConnected(self._bounded.last_error)  # an outage during the probe does not reveal the version
         if is_modern(spoken):
-            if _announces_list_changes(session):
+            if announces_list_changes(session):
                 await stack.enter_async_context(following_lists(session, self._deps))
-            stack.push_async_callback(_ended, asyncio.create_task(_follow_resources(session, self._deps)))
+            stack.push_async_callback(cancel_and_wait, asyncio.create_task(follow_resources(session, self._deps)))
         if not self._is_disconnecting:
             self.was_connected = True
             declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._declared else None)
@@ -373,94 +304,3 @@ def server_of(session: ClientSession) -> str:
     info = session.server_info
     shown = f"{info.name} {info.version}" if info else ""
     return "".join(character if character.isprintable() else "�" for character in shown)[:_NAME_MAX_CHARS].strip()
-
-
-# In 2026-07-28 changes of lists arrive on a `subscriptions/listen` stream, which is reopened when it breaks. A broken
-# stream does not mean a broken connection (a proxy may cut idle streams), so running calls are left alone. Changes may
-# have been missed meanwhile, so each new stream counts as a change.
-
-_ACKNOWLEDGED_WITHIN_S = 10.0
-_FIRST_WITHIN_S = 1.0  # how long a connection waits for its first stream before it is used without one
-
-
-def _announces_list_changes(session: ClientSession) -> bool:
-    known = session.server_capabilities
-    listing = (known.tools, known.prompts, known.resources) if known else ()
-    return any(feature is not None and feature.list_changed is True for feature in listing)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-
-
-@asynccontextmanager
-async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[None]:
-    """Listen while the context is active, in a separate task."""
-    loop, backoff, is_open = asyncio.get_running_loop(), Backoff(deps.randomness), asyncio.Event()
-    changed = deps.changed
-    is_connected = False
-
-    async def follow() -> None:
-        subscription = listen(session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
-        async with asyncio.timeout(_ACKNOWLEDGED_WITHIN_S):
-            events = await subscription.__aenter__()
-        try:
-            is_open.set()
-            if is_connected:  # a stream that opens later than the connection may have missed changes
-                changed()
-            async for event in events:
-                if isinstance(event, ResourcesListChanged):
-                    deps.resource_changed("")
-                changed()
-        finally:
-            await subscription.__aexit__(None, None, None)
-
-    async def follow_again_and_again() -> None:
-        while True:
-            began_s = loop.time()
-            with suppress(MCPError, SubscriptionLost, TimeoutError):  # reopened, whatever the reason of the loss
-                await follow()
-            await asyncio.sleep(backoff.after_loss(loop.time() - began_s))
-
-    task = asyncio.create_task(follow_again_and_again())
-    try:
-        with suppress(TimeoutError):  # a server that never acknowledges the stream is used all the same
-            async with asyncio.timeout(_FIRST_WITHIN_S):
-                await is_open.wait()
-        is_connected = True
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def _follow_resources(session: ClientSession, deps: Deps) -> None:
-    """Keep one stream for all watched resources, reopened when another one is added. Runs until cancelled."""
-    watched, backoff = deps.watched, Backoff(deps.randomness)
-
-    async def follow(uris: tuple[str, ...]) -> None:
-        with suppress(MCPError, SubscriptionLost, TimeoutError):  # whatever ended it, the loop below opens another
-            async with listen(session, resource_subscriptions=uris) as events:
-                for uri in uris:
-                    if (asked := watched.uris.get(uri)) is not None:
-                        asked.set()
-                async for event in events:
-                    if isinstance(event, ResourceUpdated):
-                        deps.resource_changed(event.uri)
-
-    while True:
-        watched.changed.clear()
-        uris, began_s = tuple(watched.uris), asyncio.get_running_loop().time()
-        waiting = asyncio.create_task(watched.changed.wait())
-        following = {asyncio.create_task(follow(uris))} if uris else set()
-        try:
-            await asyncio.wait({waiting, *following}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (waiting, *following):
-                task.cancel()
-            await asyncio.wait({waiting, *following})
-        if not watched.changed.is_set():  # it was lost, and changes may have been missed meanwhile
-            await asyncio.sleep(backoff.after_loss(asyncio.get_running_loop().time() - began_s))
-            for uri in uris:
-                deps.resource_changed(uri)

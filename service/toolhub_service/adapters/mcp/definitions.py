@@ -22,19 +22,17 @@ from toolhub_service.adapters.definitions import (
     ANY_OBJECT,
     DESCRIPTION_MAX_BYTES,
     NO_MASK,
-    OWN_NAME_MAX_CHARS,
     PROBLEM_MAX_CHARS,
     SCHEMA_MAX_BYTES,
     Overrides,
     RepairSchema,
     SourceTerms,
-    Unnamed,
     UsableSchema,
-    known_name,
     usable_input,
     usable_output,
 )
 from toolhub_service.adapters.mcp.answers import own_meta
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue

@@ -22,9 +22,10 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from msgspec.structs import replace
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Reporter, ToolCaller
+from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.mcp.questions.elicitation import STATUS, TaskQuestions
+from toolhub_service.adapters.mcp.progress import MESSAGE_MAX_CHARS, Reporter
+from toolhub_service.adapters.mcp.questions.task_questions import STATUS, TaskQuestions
 from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import as_number, as_object, as_string, one_line

@@ -23,9 +23,11 @@ from mcp_types import ServerCapabilities
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, Watched, server_of
+from toolhub_service.adapters.mcp.backoff import FLOOR_S, Backoff
+from toolhub_service.adapters.mcp.connection import Connection, server_of
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, StdioTerms
+from toolhub_service.adapters.mcp.link_state import Deps, Watched
 from toolhub_service.adapters.mcp.login.list_login import ListLogin
 from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSessions
 from toolhub_service.adapters.mcp.questions.elicitation import Answering

@@ -12,20 +12,14 @@ from typing import Final
 
 from msgspec import structs
 
-from toolhub_service.adapters.definitions import (
-    OWN_NAME_MAX_CHARS,
-    CheckSchema,
-    Overrides,
-    SourceTerms,
-    Unnamed,
-    known_name,
-    unusable,
-)
+from toolhub_service.adapters.definitions import CheckSchema, Overrides, SourceTerms, unusable
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, unkept
+from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
+from toolhub_service.adapters.mcp.result_value import INLINE_MAX_BYTES, LargeParts, unkept
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.excerpts import excerpt

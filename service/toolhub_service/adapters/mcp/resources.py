@@ -17,10 +17,11 @@ from mcp_types import INVALID_PARAMS
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.answers import own_meta
-from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, time_left_s
+from toolhub_service.adapters.mcp.calling import ToolCaller, time_left_s
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.mcp.prompts import evidence_of, fixed_definition
+from toolhub_service.adapters.mcp.result_value import INLINE_MAX_BYTES, LargeParts
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, shortened, written
 from toolhub_service.aio.cooperative import TimeSlice
 from toolhub_service.domain.call import GrantedCall

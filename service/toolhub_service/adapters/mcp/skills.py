@@ -20,11 +20,12 @@ from urllib.parse import unquote
 
 from mcp import MCPError
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms, Unnamed, known_name
+from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.skill.definitions import READ, READ_INPUT, READ_OUTPUT
 from toolhub_service.adapters.skill.skill_file import SkillInvalid, frontmatter_of, read_skill_file
+from toolhub_service.adapters.tool_names import Unnamed, known_name
 from toolhub_service.adapters.upstream import as_object, as_string, kept_bytes, one_line, quoted, written
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall

@@ -14,17 +14,7 @@ from typing import Final, NamedTuple
 from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
-from toolhub_service.adapters.definitions import (
-    NO_MASK,
-    RepairSchema,
-    SourceTerms,
-    Unnamed,
-    keep_apart,
-    limited,
-    remarks_of,
-    suffix_of,
-    with_suffix,
-)
+from toolhub_service.adapters.definitions import NO_MASK, RepairSchema, SourceTerms, limited
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
@@ -33,6 +23,7 @@ from toolhub_service.adapters.mcp.prompts import PromptReader, completion_defini
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.tool_names import Unnamed, keep_apart, remarks_of, suffix_of, with_suffix
 from toolhub_service.adapters.upstream import as_number, quoted, written
 from toolhub_service.aio.cooperative import TimeSlice, in_thread
 from toolhub_service.domain.errors.failure import ErrorKind, refuse

@@ -15,13 +15,10 @@ from typing import Final
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.answers import (
     STARTED,
-    ItemFile,
     Read,
     Unreadable,
     execution_named,
     failure_in,
-    files_in,
-    keep_files,
     plain_media_type,
     read_in_thread,
 )
@@ -35,6 +32,7 @@ from toolhub_service.adapters.n8n.execution import (
     result_items,
     result_of,
 )
+from toolhub_service.adapters.n8n.result_files import ItemFile, files_in, keep_files
 from toolhub_service.adapters.n8n.server import (
     N8nServer,
     Sent,

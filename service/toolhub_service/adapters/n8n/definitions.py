@@ -14,19 +14,12 @@ from typing import Final
 
 from msgspec import structs
 
-from toolhub_service.adapters.definitions import (
-    ANY_OBJECT,
-    PROBLEM_MAX_CHARS,
-    Overrides,
-    SourceTerms,
-    Unnamed,
-    known_name,
-    unusable,
-)
+from toolhub_service.adapters.definitions import ANY_OBJECT, PROBLEM_MAX_CHARS, Overrides, SourceTerms, unusable
 from toolhub_service.adapters.n8n.kind import WITHOUT_BODY, N8nSource, N8nWorkflow
 from toolhub_service.adapters.n8n.server import N8nTerms
 from toolhub_service.adapters.n8n.workflow import Discovered, is_path
 from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
+from toolhub_service.adapters.tool_names import Unnamed, known_name
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.definitions import Unnamed, limited
+from toolhub_service.adapters.definitions import limited
 from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.kind import N8nWorkflow
@@ -27,6 +27,7 @@ from toolhub_service.adapters.n8n.workflow import (
     restored,
     webhooks_of,
 )
+from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.aio.cooperative import TimeSlice
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast, get_args
 
-from toolhub_service.adapters.definitions import OWN_NAME_MAX_CHARS
 from toolhub_service.adapters.n8n.kind import Method, N8nDiscovery, N8nWorkflow
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS
 from toolhub_service.adapters.upstream import as_object, kept_text, shortened
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.headers import Headers

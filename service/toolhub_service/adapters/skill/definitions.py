@@ -13,17 +13,11 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from toolhub_service.adapters.definitions import (
-    ANY_OBJECT,
-    PROBLEM_MAX_CHARS,
-    Overrides,
-    SourceTerms,
-    known_name,
-    unusable,
-)
+from toolhub_service.adapters.definitions import ANY_OBJECT, PROBLEM_MAX_CHARS, Overrides, SourceTerms, unusable
 from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.runnable import runnable
 from toolhub_service.adapters.skill.skill import Skill
+from toolhub_service.adapters.tool_names import known_name
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms, Unnamed, limited
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited
 from toolhub_service.adapters.skill.checkout import Checkouts
 from toolhub_service.adapters.skill.definitions import DefinitionMaker, SkillTool
 from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource, endpoint_of, place_of, trust_of
@@ -20,6 +20,7 @@ from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.skill import Skill, load_skill, remarks_of, skill_folders
 from toolhub_service.adapters.skill.skill_file import SkillInvalid
 from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, shown, stamp_of
+from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolKind

@@ -13,14 +13,9 @@ from tests import fixtures
 from tests.fakes.remote_harness import RecordingSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
+from toolhub_service.adapters.comfyui.files.media_types import accepted_as, media_type_of
 from toolhub_service.adapters.comfyui.files.metadata import SIGNATURE
-from toolhub_service.adapters.comfyui.files.outputs import (
-    accepted_as,
-    is_file_name,
-    is_folder,
-    media_type_of,
-    served_file,
-)
+from toolhub_service.adapters.comfyui.files.served_file import is_file_name, is_folder, served_file
 from toolhub_service.adapters.comfyui.job import RisingProgress
 from toolhub_service.adapters.comfyui.states import PromptState, read_status
 from toolhub_service.domain.result import Progress

@@ -10,8 +10,9 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from tests.fakes import langchain_tools as fakes
 from tests.fakes.langchain_source import opened
+from toolhub_service.adapters.langchain.async_code import is_generator, runs_on_loop
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
-from toolhub_service.adapters.langchain.contract import contract_of, is_generator, runs_on_loop
+from toolhub_service.adapters.langchain.contract import contract_of
 from toolhub_service.adapters.langchain.loading import OUTPUT_SCHEMA
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.tool import Annotations, ToolKind

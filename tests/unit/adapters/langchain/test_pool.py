@@ -17,15 +17,9 @@ import pytest
 from tests.fakes import frame_worker
 from tests.fakes.langchain_source import gone
 from tests.kills import KILLS
-from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
-from toolhub_service.adapters.langchain.worker_process import (
-    PoolClosed,
-    WorkerFailed,
-    WorkerPool,
-    WorkerProcess,
-    WorkerTerms,
-    start_worker,
-)
+from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
+from toolhub_service.adapters.langchain.worker_pool import PoolClosed, WorkerPool
+from toolhub_service.adapters.langchain.worker_process import WorkerFailed, WorkerProcess, WorkerTerms, start_worker
 
 PROGRAM = frame_worker.__file__
 

@@ -21,7 +21,8 @@ from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.mcp.adapter import McpAdapter
-from toolhub_service.adapters.mcp.calling import BLOCKS_MAX, ToolCaller, is_result, outcome_of
+from toolhub_service.adapters.mcp.calling import ToolCaller
+from toolhub_service.adapters.mcp.result_value import BLOCKS_MAX, is_result, outcome_of
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure

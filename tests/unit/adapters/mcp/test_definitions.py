@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.definitions import DESCRIPTION_MAX_BYTES, Overrides, SourceTerms, Unnamed, full_name
+from toolhub_service.adapters.definitions import DESCRIPTION_MAX_BYTES, Overrides, SourceTerms
 from toolhub_service.adapters.mcp.definitions import DefinitionReader
+from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject

@@ -24,10 +24,10 @@ from tests.unit.adapters.mcp.links import (
     until,
     within,
 )
-from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
+from toolhub_service.adapters.mcp.backoff import CAP_S, FLOOR_S, LASTED_S, Backoff
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.questions.elicitation import elicitation_callback
+from toolhub_service.adapters.mcp.questions.session_callback import elicitation_callback
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 
 PLAIN = ("-m", "tests.fakes.mcp_servers.plain")

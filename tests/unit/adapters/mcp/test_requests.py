@@ -17,8 +17,8 @@ from tests.fakes.mcp_servers.hostile import hostile_http, stdio_command
 from tests.fakes.mcp_servers.scripted import EXTENSION, Script, serving
 from tests.unit.adapters.mcp.links import at, call, descriptors, linked, soon, text_of, until
 from toolhub_service import __version__
-from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
+from toolhub_service.adapters.mcp.progress import PAUSE_S, Reporter
 from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, RequestCancelled
 from toolhub_service.domain.result import Chunk, Progress
 

@@ -13,7 +13,7 @@ from tests.fakes.artifacts import ArtifactsHarness, kept_in
 from tests.fakes.n8n import How
 from tests.unit.adapters.n8n.flows import NAMES_ITSELF, code, flow
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, n8n_harness
-from toolhub_service.adapters.n8n.answers import FILES_MAX
+from toolhub_service.adapters.n8n.result_files import FILES_MAX
 from toolhub_service.domain.result import Outcome
 
 PICTURE = b"\x89PNG\xff\x00"

@@ -12,14 +12,15 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend
 from toolhub_service.adapters.comfyui.client import NoReply
+from toolhub_service.adapters.comfyui.files.media_types import SNIFFED_BYTES, accepted_as, extension_of, media_type_of
 from toolhub_service.adapters.comfyui.files.metadata import METADATA_FILTERS, DamagedImage, filtered
+from toolhub_service.adapters.comfyui.files.served_file import ServedFile, served_file
 from toolhub_service.adapters.comfyui.workflow.template import Output, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
@@ -27,138 +28,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
-from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secrets import Redact
-
-# Media types by the first bytes (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides).
-#
-# A server's file names are not trusted: HTML under an image's name is a well-known attack.
-
-SNIFFED_BYTES: Final = 512
-_BEGINNINGS: Final = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"\x1aE\xdf\xa3", "video/webm"),
-    (b"fLaC", "audio/flac"),
-    (b"OggS", "audio/ogg"),
-    (b"ID3", "audio/mpeg"),
-    (b"\xff\xfb", "audio/mpeg"),
-    (b"\xff\xf3", "audio/mpeg"),
-    (b"glTF", "model/gltf-binary"),
-    (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"\x1f\x8b\x08", "application/gzip"),
-    (b"MZ", "application/x-msdownload"),
-    (b"\x7fELF", "application/x-executable"),
-)
-_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
-_BRANDS: Final = {b"avif": "image/avif", b"avis": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}
-_HTML: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script", b"<iframe", b"<svg", b"<?xml", b"<!--")
-HTML: Final = "text/html"
-_EXTENSIONS: Final = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/avif": "avif",
-    "video/webm": "webm",
-    "video/mp4": "mp4",
-    "audio/flac": "flac",
-    "audio/ogg": "ogg",
-    "audio/mpeg": "mp3",
-    "audio/mp4": "m4a",
-    "audio/wav": "wav",
-    "model/gltf-binary": "glb",
-}
-
-
-def media_type_of(beginning: bytes) -> str:
-    """Return the media type that the first `SNIFFED_BYTES` bytes show; empty when they show none."""
-    for signature, media_type in _BEGINNINGS:
-        if beginning.startswith(signature):
-            return media_type
-    if beginning[:4] == b"RIFF":
-        return _RIFF.get(beginning[8:12], "")
-    if beginning[4:8] == b"ftyp":
-        return _BRANDS.get(beginning[8:12], "video/mp4")
-    return HTML if beginning.lstrip(b"\xef\xbb\xbf \t\r\n\f").lower().startswith(_HTML) else ""
-
-
-def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
-    """Return the media type to store these bytes with; empty when they are none of `wanted` (any, when it is empty).
-
-    Types without a signature, such as text, are accepted as declared by the operator.
-    """
-    found = media_type_of(beginning)
-    if found == HTML:
-        return ""
-    if found:
-        return found if not wanted or any(fnmatchcase(found, each) for each in wanted) else ""
-    if not wanted:
-        return "application/octet-stream"
-    return next((each for each in wanted if not _is_shown(each)), "")
-
-
-def extension_of(media_type: str) -> str:
-    """Return the file extension of a media type; empty for one that no node loads."""
-    return _EXTENSIONS.get(media_type, "")
-
-
-def _is_shown(media_type: str) -> bool:
-    """Return whether bytes of that type would be recognized."""
-    known = {shown for _, shown in _BEGINNINGS} | {*_RIFF.values(), *_BRANDS.values(), "video/mp4"}
-    return "*" in media_type or media_type in known
-
-
-# Files as a server names them, validated before they are requested: no foreign name ever becomes a path.
-
-NAME_MAX_CHARS: Final = 255
-_FOLDER_MAX_CHARS: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class ServedFile:
-    """One file of an output."""
-
-    filename: str
-    """File name without folders."""
-    subfolder: str
-    type: str
-
-    @property
-    def params(self) -> dict[str, str]:
-        """Return the parameters of GET /view."""
-        return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
-
-
-def served_file(value: Any) -> ServedFile | None:
-    """Return the file; None when the value is none, or has a name that no honest server gives."""
-    if not isinstance(value, Mapping):
-        return None
-    filename, subfolder, kind = value.get("filename"), value.get("subfolder", ""), value.get("type", "output")
-    if not isinstance(filename, str) or not isinstance(subfolder, str) or not isinstance(kind, str):
-        return None
-    if not is_file_name(filename) or not is_folder(subfolder) or kind not in ("output", "temp", "input"):
-        return None
-    return ServedFile(filename, subfolder, kind)
-
-
-def is_file_name(name: str) -> bool:
-    return 0 < len(name) <= NAME_MAX_CHARS and _is_plain(name) and "/" not in name and "\\" not in name
-
-
-def is_folder(name: str) -> bool:
-    """Return whether it is a relative path without `..`; servers on Windows write backslashes. Empty: the top."""
-    if not name:
-        return True
-    return len(name) <= _FOLDER_MAX_CHARS and all(map(_is_plain, name.replace("\\", "/").split("/")))
-
-
-def _is_plain(name: str) -> bool:
-    return name not in ("", ".", "..") and ":" not in name and not any(map(is_hidden, name)) and "\n" not in name
-
 
 _ETAG_MAX_CHARS: Final = 100
 _GONE: Final = frozenset({400, 403, 404, 410})

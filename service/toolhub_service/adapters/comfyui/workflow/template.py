@@ -1,7 +1,7 @@
 """A template: a graph as ComfyUI exports it (API format) and a sidecar that declares what callers may choose.
 
-`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound` makes
-the graph to send from a template and a call's arguments. This module holds values only and reads no file.
+`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `bind_arguments.bound`
+makes the graph to send from a template and a call's arguments. This module holds values only and reads no file.
 
 A sidecar:
 

@@ -18,49 +18,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
+from mcp_types import INVALID_PARAMS
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.kind import Elicitation
+from toolhub_service.adapters.mcp.questions.session_callback import defaults_of
 from toolhub_service.adapters.upstream import as_object, as_string, quoted, written
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
-
-if TYPE_CHECKING:
-    from mcp.client.session import ClientRequestContext, ElicitationFnT
-
-
-# `elicitation: decline` does not declare the capability, so that servers know beforehand. `ask` declares it: servers of
-# 2026-07-28 send InputRequiredResult, which becomes an approval; an elicitation/create request (2025-11-25), during
-# which the call stays open, is declined. `defaults` accepts with the defaults of the schema.
-
-
-def elicitation_callback(elicitation: Elicitation) -> ElicitationFnT | None:
-    """Return the SDK's callback; None leaves the capability undeclared."""
-    if elicitation == "decline":
-        return None
-
-    async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
-        content = None
-        if elicitation == "defaults" and isinstance(params, ElicitRequestFormParams):
-            content = defaults_of(params.requested_schema)
-        return ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=content)
-
-    return answer
-
-
-def defaults_of(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the defaults of an object schema's properties; None when a required property has none."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return None if schema.get("required") else {}
-    given = {name: rule["default"] for name, rule in properties.items() if isinstance(rule, dict) and "default" in rule}
-    return given if all(name in given for name in schema.get("required") or ()) else None
-
 
 ROUNDS_MAX: Final = 8
 REQUESTS_MAX: Final = 16
@@ -254,49 +223,3 @@ def _accepted(answer: JsonObject, asked: JsonObject) -> JsonValue:
     # Only the fields of the form leave the hub.
     known = as_object((as_object(asked["schema"]) or {}).get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}
-
-
-# Input that a running task asks for:
-#
-# 2026-07-28   tasks/get has the requests (`inputRequests`), tasks/update answers each once. A person is asked as in a
-#              call: the job waits, its task with it, and the next run answers.
-# 2025-11-25   the server asks on the stream of tasks/result and waits there, so nobody can be asked: the session's
-#              callback (`elicitation_callback`) answers at once.
-
-STATUS: Final = "input_required"
-
-
-class TaskQuestions(Questions):
-    """The questions of one run that follows a task. Each run makes a new one; people's earlier answers come with the
-    call."""
-
-    def __init__(self, call: GrantedCall, elicitation: Answering, redact: Redact) -> None:
-        super().__init__(call, elicitation, redact)
-        # The run after a person's answer gets the task's questions again, and answers them from here.
-        self.earlier_answers = dict(self.given_answers)
-        self._answered: set[str] = set()
-
-    def answers_for(self, task: JsonObject) -> dict[str, JsonValue] | None:
-        """Return the answers still missing, by key; None when the task requests what the hub cannot provide, or asks
-        too often.
-
-        Raises QuestionAsked: a person must answer first.
-        """
-        requests = as_object(task.get("inputRequests"))
-        if not requests or len(requests) > REQUESTS_MAX:
-            return None
-        fresh = {key: requests[key] for key in sorted(requests.keys() - self._answered)}
-        if fresh and self._is_too_often():
-            return None
-        try:
-            self._take_all(fresh)
-        except ToolFailure:
-            return None
-        return self.answers
-
-    def may_be_asked(self) -> bool:
-        """Return whether a server of 2025-11-25 may ask; where it may not, the capability was not declared."""
-        return self._elicitation not in ("decline", "refuse") and not self._is_too_often()
-
-    def mark_answered(self, answers: dict[str, JsonValue]) -> None:
-        self._answered.update(answers)

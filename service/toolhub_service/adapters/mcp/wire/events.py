@@ -18,8 +18,8 @@ import orjson
 
 from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
 from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
-from toolhub_service.adapters.mcp.wire.lines import counted
 from toolhub_service.adapters.mcp.wire.repairs import is_strict, repair_bytes
+from toolhub_service.adapters.mcp.wire.value_counter import counted
 from toolhub_service.aio.cooperative import pass_turnstile, run_in_slices
 from toolhub_service.egress.framing import Allowance, Pace, framing_allowance
 from toolhub_service.egress.wire import Breakage as WireBreakage

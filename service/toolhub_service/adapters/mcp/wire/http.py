@@ -33,8 +33,8 @@ from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClien
 from toolhub_service.adapters.mcp.wire.connections import PooledTransport
 from toolhub_service.adapters.mcp.wire.events import BoundedEvents, breakage_of_wire, failing_message
 from toolhub_service.adapters.mcp.wire.inbox import BoundedInbox, BoundedOutbox, PeerRequests
-from toolhub_service.adapters.mcp.wire.lines import counted
 from toolhub_service.adapters.mcp.wire.repairs import repair_bytes
+from toolhub_service.adapters.mcp.wire.value_counter import counted
 from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.egress.wire import BoundedBody, Pull, WireError, decoder_of

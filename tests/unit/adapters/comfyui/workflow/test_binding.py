@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, made, property_of
-from toolhub_service.adapters.comfyui.workflow.arguments import BoundGraph, Upload, bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import BoundGraph, Upload, bound, required_uploads
 from toolhub_service.adapters.comfyui.workflow.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.workflow.template import Template
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure

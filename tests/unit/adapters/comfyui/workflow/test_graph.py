@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph
 from tests.unit.adapters.comfyui.workflow.test_node_classes import INFO
-from toolhub_service.adapters.comfyui.workflow.arguments import bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import bound, required_uploads
 from toolhub_service.adapters.comfyui.workflow.building import build
+from toolhub_service.adapters.comfyui.workflow.draft_sidecar import draft_of
 from toolhub_service.adapters.comfyui.workflow.graph import NODES_MAX, graph_problems, links_of, literals_of
 from toolhub_service.adapters.comfyui.workflow.node_classes import problems_with
 from toolhub_service.adapters.comfyui.workflow.template import Template, TemplateInvalid, read_sidecar
-from toolhub_service.adapters.comfyui.workflow.workflows import draft_of
 from toolhub_service.schema.canonical_json import digest
 
 

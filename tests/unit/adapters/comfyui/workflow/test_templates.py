@@ -22,10 +22,10 @@ from tests.unit.adapters.comfyui.template_files import (
 )
 from tests.unit.adapters.comfyui.workflow.test_node_classes import INFO
 from toolhub_service.adapters.comfyui.workflow.building import result_schema
+from toolhub_service.adapters.comfyui.workflow.draft_sidecar import PREFIX, draft_of
 from toolhub_service.adapters.comfyui.workflow.loading import load_template, load_templates
 from toolhub_service.adapters.comfyui.workflow.node_classes import problems_with
 from toolhub_service.adapters.comfyui.workflow.template import OutputType, Template, TemplateInvalid, Transform
-from toolhub_service.adapters.comfyui.workflow.workflows import PREFIX, draft_of
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
 

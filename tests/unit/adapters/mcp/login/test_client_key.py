@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.unit.adapters.mcp.login.test_client_credentials import AS, URL, AuthHarness, post
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms
-from toolhub_service.adapters.mcp.login.client_credentials import ASSERTION_TYPE, AuthorizedTransport, ClientKey, Tokens
+from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
+from toolhub_service.adapters.mcp.login.client_key import ASSERTION_TYPE, ClientKey
 
 TOKEN_URL = f"{AS}/token"
 P256 = ec.generate_private_key(ec.SECP256R1())

@@ -9,9 +9,9 @@ import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from toolhub_service.adapters.mcp.failures import Breakage
-from toolhub_service.adapters.mcp.wire.lines import VALUES_MAX, ValueCounter
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.mcp.wire.stdio import PipeProtocol
+from toolhub_service.adapters.mcp.wire.value_counter import VALUES_MAX, ValueCounter
 
 GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
 DEEP = b"[" * 2_000 + b"]" * 2_000
