@@ -296,7 +296,7 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools/agent/loop.py": ("an inner call",),
     "tools/programs/foresight.py": ("an inner call",),
     "adapters/skill/plan/engine.py": ("an inner call",),
-    "adapters/skill/runner.py": ("an inner call",),
+    "adapters/skill/plan/foresight.py": ("an inner call",),
     "adapters/skill/call_door.py": ("an inner call",),
 }
 """Files that make calls, and the rows that try them."""
