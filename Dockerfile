@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first installs the locked, hashed packages and the project; the second is what runs.
-# Pin it by its digest: docker build --build-arg PYTHON_IMAGE=python@sha256:… (docs/operations.md, "The image").
+# Pin it by its digest: docker build --build-arg PYTHON_IMAGE=python@sha256:… (docs/deploy.md, "The image").
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

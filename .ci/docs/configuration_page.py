@@ -33,7 +33,7 @@ nobody knows is refused, with the nearest one that exists. Names that end in `_s
 
 `toolhub config check` validates, `toolhub config show` prints what is in force, `toolhub config schema` prints a JSON
 Schema for editors. A change takes effect at the next start. A running hub
-[follows](operations.md#policy) the policy file, sources.yaml, the API keys and the TLS certificates.
+[follows](secure.md#policy) the policy file, sources.yaml, the API keys and the TLS certificates.
 """
 
 _CLIENT = {

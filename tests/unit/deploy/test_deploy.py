@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
 from tests.processes import served
 from tests.unit.deploy.pods import Pod
+from tests.unit.docs.pages_of_docs import anchors
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.files.key_file import KeyFile
 from toolhub_service.settings.loading import load_settings
@@ -109,12 +110,10 @@ def test_an_alert_sums_by_labels_that_its_metrics_have(rule: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: rule["alert"])
 def test_an_alert_has_its_line_in_the_runbook(rule: dict[str, Any]) -> None:
-    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
-    assert rule["alert"] in page
-    runbook = rule["annotations"]["runbook"]
-    assert runbook.startswith("docs/operations.md#")
-    headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in page.splitlines()}
-    assert runbook.partition("#")[2] in headings
+    assert rule["alert"] in (DEPLOY.parent / "docs" / "on-call.md").read_text()
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert page in ("docs/deploy.md", "docs/on-call.md", "docs/secure.md")
+    assert anchor in anchors(DEPLOY.parent / page)
 
 
 def test_lost_jobs_are_counted_by_cause_for_a_quarter_of_an_hour() -> None:

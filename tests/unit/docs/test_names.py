@@ -74,9 +74,13 @@ def test_variables_exist(page: Path) -> None:
     assert set(re.findall(r"\bTOOLHUB_[A-Z_]+\b", text)) - VARIABLES == set()
 
 
-@pytest.mark.parametrize("name", ["operations.md", "policy.md", "custom-tools.md", "scope.md", "architecture.md"])
+@pytest.mark.parametrize(
+    "name", ["deploy", "secure", "backup", "on-call", "policy", "custom-tools", "scope", "architecture"]
+)
 def test_kinds_and_reasons_exist(name: str) -> None:
-    documented = {word for text in inline_code(DOCS / name) for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)}
+    documented = {
+        word for text in inline_code(DOCS / f"{name}.md") for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)
+    }
     assert (
         documented - WORDS - VARIABLES - code_facts.words() - {"SO_REUSEPORT", "NOT_SERVING", "PYTHON_IMAGE"} == set()
     )
@@ -84,18 +88,18 @@ def test_kinds_and_reasons_exist(name: str) -> None:
 
 def test_alerts_exist_and_all_are_told() -> None:
     rules = (ROOT / "deploy/prometheus/rules.yaml").read_text()
-    documented = set(re.findall(r"\bToolHub[A-Z]\w+", (DOCS / "operations.md").read_text()))
+    documented = set(re.findall(r"\bToolHub[A-Z]\w+", (DOCS / "on-call.md").read_text()))
     assert documented == set(re.findall(r"alert: (ToolHub\w+)", rules))
 
 
-def first_cells(heading: str) -> Iterator[str]:
-    """What the first column of a table of operations.md quotes."""
-    text = (DOCS / "operations.md").read_text().partition(f"| {heading} |")[2].partition("\n\n")[0]
-    for row in text.splitlines()[2:]:
-        yield from re.findall(r"`([^`]+)`", row.split("|")[1])
+def first_cells(page: str, heading: str) -> Iterator[str]:
+    """What the first column of the tables of a page that begin with `heading` quotes."""
+    for table in (DOCS / page).read_text().split(f"| {heading} |")[1:]:
+        for row in table.partition("\n\n")[0].splitlines()[2:]:
+            yield from re.findall(r"`([^`]+)`", row.split("|")[1])
 
 
-@pytest.mark.parametrize("message", [*first_cells("symptom"), *first_cells("fault")])
+@pytest.mark.parametrize("message", [*first_cells("on-call.md", "symptom"), *first_cells("secure.md", "fault")])
 def test_messages_that_operators_look_for_are_in_the_code(message: str) -> None:
     known = code_facts.words() | WORDS | SETTINGS
     assert any(message in text for text in known)

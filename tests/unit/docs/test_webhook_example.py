@@ -1,4 +1,4 @@
-"""The verifier of webhooks that docs/operations.md shows, run against what the hub really sends."""
+"""The verifier of webhooks that docs/secure.md shows, run against what the hub really sends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SECRET, NOW_S = b"a secret of many bytes", 1_700_000_000.0
 
 
 def question_of(headers: dict[str, str], body: bytes, now_s: float = NOW_S) -> dict[str, Any]:
-    (snippet,) = (block for block in fences(DOCS / "operations.md", "python") if "toolhub-signature" in block)
+    (snippet,) = (block for block in fences(DOCS / "secure.md", "python") if "toolhub-signature" in block)
     namespace: dict[str, Any] = {}
-    exec(compile(snippet, "operations.md", "exec"), namespace)
+    exec(compile(snippet, "secure.md", "exec"), namespace)
     asked: dict[str, Any] = namespace["question_of"](headers, body, SECRET, now_s)
     return asked
 

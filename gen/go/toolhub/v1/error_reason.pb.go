@@ -135,7 +135,7 @@ const (
 	// UNAVAILABLE: The PostgreSQL server of the audit log cannot be reached. A hub does not start without it. Try
 	// again. If it persists, an operator must check the server.
 	ErrorReason_ERROR_REASON_AUDIT_UNREACHABLE ErrorReason = 36
-	// INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit.
+	// INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/secure.md#audit.
 	ErrorReason_ERROR_REASON_AUDIT_DAMAGED ErrorReason = 37
 	// NOT_FOUND: The approval does not exist, or the caller may not see it. Check the id. Ended approvals are
 	// deleted after `approvals.keep_s`. Metadata: approval_id.

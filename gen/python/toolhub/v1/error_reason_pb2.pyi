@@ -162,7 +162,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     again. If it persists, an operator must check the server.
     """
     ERROR_REASON_AUDIT_DAMAGED: _ErrorReason.ValueType  # 37
-    """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
+    """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/secure.md#audit."""
     ERROR_REASON_APPROVAL_NOT_FOUND: _ErrorReason.ValueType  # 38
     """NOT_FOUND: The approval does not exist, or the caller may not see it. Check the id. Ended approvals are
     deleted after `approvals.keep_s`. Metadata: approval_id.
@@ -422,7 +422,7 @@ ERROR_REASON_AUDIT_UNREACHABLE: ErrorReason.ValueType  # 36
 again. If it persists, an operator must check the server.
 """
 ERROR_REASON_AUDIT_DAMAGED: ErrorReason.ValueType  # 37
-"""INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
+"""INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/secure.md#audit."""
 ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 38
 """NOT_FOUND: The approval does not exist, or the caller may not see it. Check the id. Ended approvals are
 deleted after `approvals.keep_s`. Metadata: approval_id.

@@ -313,7 +313,7 @@ export enum ErrorReason {
   AUDIT_UNREACHABLE = 36,
 
   /**
-   * INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit.
+   * INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/secure.md#audit.
    *
    * @generated from enum value: ERROR_REASON_AUDIT_DAMAGED = 37;
    */

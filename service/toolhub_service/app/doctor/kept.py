@@ -32,7 +32,7 @@ _DAY_S = 86_400.0
 _GROUP_AND_OTHERS = 0o077
 # A larger database is only opened: reading it all would take longer than a user waits.
 _READ_MAX_BYTES = 256 * 1024**2
-_RESTORE = "Keep a copy, and restore it from a backup; docs/operations.md tells what is lost without one."
+_RESTORE = "Keep a copy, and restore it from a backup; docs/backup.md says what is lost without one."
 _BACKLOG = 100_000
 _FREE = 0.05
 _EXTRAS = {"otlp_endpoint": ("opentelemetry.proto", "otlp"), "bucket_url": ("obstore", "s3")}

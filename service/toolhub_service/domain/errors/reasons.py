@@ -243,7 +243,7 @@ class Reason(HubReason):
     AUDIT_DAMAGED = (
         Code.INTERNAL,
         "The audit database cannot be read.",
-        "Run `toolhub audit verify`; see [operations](operations.md#audit).",
+        "Run `toolhub audit verify`; see [secure](secure.md#audit).",
     )
     APPROVAL_NOT_FOUND = (
         Code.NOT_FOUND,

@@ -143,7 +143,7 @@ class StartReason(HubReason):
     REDIS_EVICTS = (
         Code.FAILED_PRECONDITION,
         "Redis evicts keys when its memory is full.",
-        "Set `maxmemory-policy noeviction`; see [operations](operations.md#redis).",
+        "Set `maxmemory-policy noeviction`; see [deploy](deploy.md#redis).",
     )
     POSTGRES_URL_INVALID = (Code.FAILED_PRECONDITION, "`stores.postgres_url` cannot be read.")
     STORE_TOO_NEW = (

@@ -1011,7 +1011,7 @@ class ErrorReason(betterproto2.Enum):
 
     AUDIT_DAMAGED = 37
     """
-    INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit.
+    INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/secure.md#audit.
     """
 
     APPROVAL_NOT_FOUND = 38
