@@ -35,7 +35,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.identity.api_keys import KnownKeys
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings

@@ -25,9 +25,10 @@ from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.advice.missing_arguments import find_missing_arguments
+from toolhub_service.policy.advice.unmatched_names import find_unmatched_names
 from toolhub_service.policy.explain import Explanation, explain
-from toolhub_service.policy.missing_arguments import find_missing_arguments
-from toolhub_service.policy.parsing import invalid, parse_policy, unmatched
+from toolhub_service.policy.parsing import invalid, parse_policy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime.route import resolve
 from toolhub_service.runtime.steps import apply_defaults, validate_input
@@ -240,7 +241,7 @@ def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
         return []
     document, lines = parse_policy(file.read_text(encoding="utf-8"))
     tools = asyncio.run(configured_tools(settings))
-    problems = (*unmatched(document, known_names(settings, tools)), *find_missing_arguments(document, tools))
+    problems = (*find_unmatched_names(document, known_names(settings, tools)), *find_missing_arguments(document, tools))
     return [str(invalid(problem, f"$.{path}", lines)) for path, problem in problems]
 
 
@@ -269,7 +270,7 @@ async def explain_call(
     toolbox = _toolbox(settings)
     try:
         _check_is_local(tool, toolbox, Paths(settings))
-        who, context = policy.described(caller), ExecContext(user_id=user_id)
+        who, context = policy.apply_to_principal(caller), ExecContext(user_id=user_id)
         call = Call("explained", tool, dict(args), who, context, purpose="explain the policy")
         # A tool of another tenant's source is found, too, so that the entry that hides it can be named.
         planned = _planned(call._replace(principal=replace(who, tenancy=None)), toolbox, policy)

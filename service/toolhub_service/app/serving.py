@@ -25,8 +25,8 @@ from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.policy.parsing import unmatched
-from toolhub_service.policy.snapshot import Change
+from toolhub_service.policy.advice.unmatched_names import find_unmatched_names
+from toolhub_service.policy.live import Change
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.settings.document import Settings
@@ -147,7 +147,7 @@ async def _warn_of_unknown_names(hub: Hub) -> None:
 
     def unknown_names() -> list[str]:
         known = known_names(hub.settings, hub.toolbox.catalog.all())
-        found = unmatched(hub.policy.snapshot.document, known)
+        found = find_unmatched_names(hub.policy.snapshot.document, known)
         return [f"{path}: {problem}" for path, problem in islice(found, _WARNINGS_MAX + 1)]
 
     if warnings := await asyncio.to_thread(unknown_names):

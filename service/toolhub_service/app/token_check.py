@@ -130,12 +130,12 @@ def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Ite
 def _roles(identity: Identity, settings: Settings) -> TokenCheck:
     policy, verified = policy_of(policy_file_of(settings)), principal_of(identity)
     # Once as if the token had every role: the difference shows whether policy or token lacks it.
-    given = policy.described(replace(verified, roles=frozenset(Role))).roles
+    given = policy.apply_to_principal(replace(verified, roles=frozenset(Role))).roles
     if not given and identity.actors:
         return TokenCheck("roles", False, "the policy gives principal and actors no role that all of them have")
     if not given:
         return TokenCheck("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
-    kept = policy.described(verified).roles
+    kept = policy.apply_to_principal(verified).roles
     if not kept:
         names = _listed(role.value for role in given)
         return TokenCheck("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")

@@ -330,7 +330,7 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
 def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
     """Return how to see or grant what is missing: `policy explain` knows the tools of the hub's machine, not of
     sources."""
-    from toolhub_service.policy.refusals import grant_command
+    from toolhub_service.policy.suggested_lines import grant_command
 
     principal = connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest()).principal
     if hidden.kind == tool_pb2.TOOL_KIND_CORE:

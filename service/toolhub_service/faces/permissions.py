@@ -23,7 +23,7 @@ from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, EXECUTE_COMMAND, NET
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.dangerous_commands import runs_others
 from toolhub_service.guards.paths import check_path
-from toolhub_service.policy.parsing import canonical_pattern
+from toolhub_service.policy.guard_values import canonical_pattern
 
 PERMISSIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "read:file": (("core/fs.readText", "core/fs.listDir"), (READ_FS,)),

@@ -71,7 +71,7 @@ def check_argument(planned: PlannedCall, argument: GuardedArgument, constraints:
         refusal = ToolError(ErrorKind.POLICY_DENIED, message, details={"argument": "overwrite"})
         return GuardRefusal(OVERWRITE_GUARD, "overwrite", refusal)
     try:
-        _check(planned, role, value, constraints)
+        check_one_value(planned, role, value, constraints)
     except ToolFailure as failure:
         return GuardRefusal(RULE_IDS[role], argument.name, failure.error)
     return None
@@ -104,7 +104,7 @@ def words(command: JsonValue) -> list[str]:
     return argv_of(command) if isinstance(command, str) else texts(command)
 
 
-def _check(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constraints: Constraints) -> None:
+def check_one_value(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constraints: Constraints) -> None:
     if role is ArgumentRole.URL:
         method = method_of(planned)
         for url in texts(value):

@@ -193,7 +193,7 @@ def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
     it."""
     read = _Reading(text, roots)
     for loop in sorted(read.loops, key=lambda each: each.body_begins - each.body_ends):
-        _bound(read, loop)
+        set_factors(read, loop)
     terms: Counter[Factors] = Counter()
     members: dict[Path, None] = {}
     for place, used in read.uses(0, len(read.tokens)):
@@ -222,7 +222,7 @@ def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
     return Cost(tuple(members), (*counted, *handed))
 
 
-def _bound(read: _Reading, loop: _Loop) -> None:
+def set_factors(read: _Reading, loop: _Loop) -> None:
     """Set the loop's factors; those of the outer loops are known."""
     around = read.around(loop.range_begins)
     loop.range_factors = read.factors(loop.range_begins, loop.range_ends)
@@ -245,10 +245,10 @@ def _count_match(read: _Reading, place: int, visits: Factors, terms: Counter[Fac
         raise ValueError("`matches` needs a literal pattern: the cost of a computed one has no bound")
     begins = read.operand_before(place - 1) if is_method else place + 2
     searched = read.factors(begins, place - 1 if is_method else pattern - 1)
-    terms[visits + searched] += _MATCH * _repeated(read.tokens[pattern])
+    terms[visits + searched] += _MATCH * repetition_growth(read.tokens[pattern])
 
 
-def _repeated(pattern: str) -> int:
+def repetition_growth(pattern: str) -> int:
     """Return how many times larger than its text a pattern is by counted repetition: 81 for `(a{9}){9}`."""
     times = 1
     for least, most in _REPEATED.findall(pattern):

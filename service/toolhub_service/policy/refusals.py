@@ -1,13 +1,9 @@
 """Refusals that do not come from a rule: identity, capabilities, guards; each with the lines of policy.yaml that change
-it."""
+it (suggested_lines.py)."""
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address, ip_network
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -16,11 +12,8 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
 from toolhub_service.domain.verdict import Constraints, Effect, Verdict
-from toolhub_service.guards.addresses import is_public
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.commands import check_command
-from toolhub_service.guards.dangerous_commands import danger_of, runs_others
-from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl, check_url, parse_url
+from toolhub_service.guards.urls import check_url, parse_url
 from toolhub_service.policy.arguments import (
     COMMAND_GUARD,
     EGRESS_GUARD,
@@ -31,94 +24,16 @@ from toolhub_service.policy.arguments import (
     texts,
     words,
 )
-
-# Lines to paste into policy.yaml that would allow a refused call.
-#
-# Each line is YAML flow style whose strings are JSON strings, which YAML reads alike.
-
-_OPENABLE = tuple(map(ip_network, ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128")))
-
-
-def paste(lines: Sequence[str], commands: Sequence[str] = ()) -> str:
-    """Return the remedy that shows an operator the commands that change the file, or the lines to add."""
-    if not lines:
-        return ""
-    typed = f"with {' and '.join(f'`{command}`' for command in commands)} on the hub's machine, or " if commands else ""
-    return f"An operator can allow this {typed}in policy.yaml (append to a key that is already there):\n" + "\n".join(
-        lines
-    )
-
-
-def ask_operator(rule_id: str) -> str:
-    """Return the remedy for everybody else, who must not learn from a refusal how to circumvent it."""
-    return f"Ask an operator to allow it, and name rule_id {rule_id}."
-
-
-def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
-    return f"grants: [{{principals: {_flow([principal_id])}, capabilities: {_flow(sorted(capabilities))}}}]"
-
-
-def grant_command(principal_id: str, capabilities: Iterable[str]) -> str:
-    """Return the command line, for the hub's machine, that adds what `grant_line` shows."""
-    return shlex.join(["toolhub", "policy", "grant", principal_id, *sorted(capabilities)])
-
-
-def allow_line(principal_id: str, tool: str) -> str:
-    """Return a line that lets a destructive tool run without a plan."""
-    # Bounded and limited to the characters of an id, because pasting any other line would make the policy invalid.
-    id = "allow-" + re.sub(r"[^A-Za-z0-9]+", "-", tool)[:50].strip("-")
-    rule = f"id: {id}, effect: ALLOW, principals: {_flow([principal_id])}, tools: {_flow([tool])}"
-    return f"rules: [{{{rule}}}]  # without this rule: a dry run first"
-
-
-def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str:
-    """Return a line that allows the URL's host for the method, and its address where that is not public; with
-    `names_path` only its path.
-
-    Empty for other special addresses, such as metadata services: nobody should paste those.
-    """
-    fields = [f"hosts: {_flow([url.host])}"]
-    if url.port != DEFAULT_PORTS[url.scheme]:
-        fields.append(f"ports: [{url.port}]")
-    if names_path:
-        fields.append(f"paths: {_flow([url.target.partition('?')[0]])}")
-    if method not in ("GET", "HEAD"):
-        fields.append(f"methods: {_flow([method])}")
-    if url.is_address and not is_public(url.host):
-        address = ip_address(url.host)
-        # 169.254.169.254 and similar addresses return a cloud's credentials to any client.
-        if not any(address in network for network in _OPENABLE):
-            return ""
-        fields.append(f"cidrs: {_flow([str(ip_network(address))])}")
-    return f"egress: [{{{', '.join(fields)}}}]"
-
-
-def command_line(argv: Sequence[str]) -> str:
-    """Return a line that allows a command of the built-in list; empty for any other, which only an operator can decide
-    how to allow."""
-    try:
-        check_command(argv, SAFE_COMMANDS)
-    except ToolFailure:
-        return ""
-    return "commands: [{preset: safe}]"
-
-
-def grammar_line(argv: Sequence[str]) -> str:
-    """Return a grammar for an operator to complete; empty for a command of the built-in list, for a program that runs
-    others, and for a command that no rule can allow."""
-    name = argv[0].rsplit("/", 1)[-1]
-    if not name or any(rule.name == name for rule in SAFE_COMMANDS) or runs_others(name) or danger_of(argv):
-        return ""
-    flags = ", ".join(
-        f"{{flag: {_flow(word)}}}" for word in dict.fromkeys(argv[1:]) if word.startswith("-") and word != "--"
-    )
-    grammar = f"flags: [{flags}], positionals: {_flow('[A-Za-z0-9._/-]+')}, positionals_are_paths: true"
-    return f"commands: [{{name: {_flow(name)}, path: {_flow('/usr/bin/' + name)}, {grammar}}}]"
-
-
-def _flow(value: str | Sequence[str]) -> str:
-    return json.dumps(value)
-
+from toolhub_service.policy.suggested_lines import (
+    allow_line,
+    ask_operator,
+    command_line,
+    egress_line,
+    flow_style,
+    grant_command,
+    grant_line,
+    paste,
+)
 
 IDENTITY = "identity"
 DEFAULT = "default"
@@ -153,10 +68,19 @@ def _deny(
     if allowing and not is_operator:  # an operator's sub-agent is a model like any other
         shown = ask_operator(rule_id)
     full_remedy = "\n".join(filter(None, (remedy, shown)))
-    return Verdict(Effect.DENY, revision, rule_id, reason, full_remedy, allowing, kind, details)
+    return Verdict(
+        effect=Effect.DENY,
+        policy_revision=revision,
+        rule_id=rule_id,
+        reason=reason,
+        remedy=full_remedy,
+        operator_remedy=allowing,
+        kind=kind,
+        details=details,
+    )
 
 
-def impersonator(planned: PlannedCall, revision: str) -> Verdict:
+def refuse_impersonation(planned: PlannedCall, revision: str) -> Verdict:
     """The message names another principal, and the caller may not act for others."""
     principal_id = planned.call.principal.id
     return _deny(
@@ -165,39 +89,39 @@ def impersonator(planned: PlannedCall, revision: str) -> Verdict:
         IDENTITY,
         "agent_id or user_id differs from the authenticated caller.",
         remedy="Leave agent_id and user_id empty, or send the caller's own id.",
-        lines=[f"impersonate: {_flow([principal_id])}"],
+        lines=[f"impersonate: {flow_style([principal_id])}"],
         kind=ErrorKind.PERMISSION_DENIED,
         details={"principal": principal_id},
     )
 
 
-def unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], revision: str) -> Verdict:
+def refuse_unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], revision: str) -> Verdict:
     """No grant and no role names `who`, whose rights the call needs."""
     return _deny(
         planned,
         revision,
         DEFAULT,
-        f"No grant names {_called(planned, who, 'this caller')}, and everything that is not granted is denied.",
+        f"No grant names {describe_party(planned, who, 'this caller')}, and everything that is not granted is denied.",
         lines=[grant_line(who, needs)],
         commands=[grant_command(who, needs)] if needs else (),
         details={"principal": who, "missing_capabilities": sorted(needs)},
     )
 
 
-def no_agent(planned: PlannedCall, who: str, revision: str) -> Verdict:
+def refuse_non_agent(planned: PlannedCall, who: str, revision: str) -> Verdict:
     """`who` has roles, but `agent` is not among them."""
     return _deny(
         planned,
         revision,
         DEFAULT,
-        f"{_called(planned, who)} lacks the role `agent`, which calling tools requires.",
+        f"{describe_party(planned, who)} lacks the role `agent`, which calling tools requires.",
         # Roles add up, so the principal keeps those that it has.
-        lines=[f"roles: [{{principals: {_flow([who])}, roles: [agent]}}]"],
+        lines=[f"roles: [{{principals: {flow_style([who])}, roles: [agent]}}]"],
         details={"principal": who},
     )
 
 
-def lacks_capabilities(
+def refuse_missing_capabilities(
     planned: PlannedCall,
     missing: tuple[str, ...],
     lacking: Sequence[tuple[str, tuple[str, ...]]],
@@ -213,12 +137,12 @@ def lacks_capabilities(
     lines += of_arguments
     lines += [allow_line(who, planned.spec.name) for who, lacks in lacking if DANGER_DESTRUCTIVE in lacks]
     who, lacks = lacking[0]
-    reason = f"{_called(planned, who)} lacks {', '.join(lacks)}, which {planned.spec.name} needs."
+    reason = f"{describe_party(planned, who)} lacks {', '.join(lacks)}, which {planned.spec.name} needs."
     details: dict[str, JsonValue] = {"missing_capabilities": list(missing)}
     return _deny(planned, revision, CAPABILITIES, reason, lines=lines, commands=commands, details=details)
 
 
-def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
+def describe_party(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
     """Return the tool's name as it appears in a sentence to the caller."""
     if who == planned.call.principal.id:
         return caller
@@ -226,7 +150,7 @@ def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
     return f"{who}, {'who acts for the caller' if acts else 'for whom the caller acts'},"
 
 
-def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
+def refuse_narrowed_context(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
     """The context's own permissions do not include what the tool needs."""
     names = ", ".join(missing)
     return _deny(
@@ -239,7 +163,7 @@ def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: s
     )
 
 
-def narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
+def refuse_narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
     """The caller's credential is narrowed and does not include what the tool needs: nothing in the call can change
     that."""
     principal = planned.call.principal
@@ -263,7 +187,7 @@ def narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision
     )
 
 
-def not_lent(planned: PlannedCall, revision: str) -> Verdict:
+def refuse_unlent_tool(planned: PlannedCall, revision: str) -> Verdict:
     """The running call that makes this one may use other tools only."""
     return _deny(
         planned,
@@ -274,7 +198,7 @@ def not_lent(planned: PlannedCall, revision: str) -> Verdict:
     )
 
 
-def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraints, revision: str) -> Verdict:
+def refuse_by_guard(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraints, revision: str) -> Verdict:
     """A guard refused an argument; the refusal has the guard's kind, message and details."""
     lines: list[str] = []
     if refusal.rule_id in (EGRESS_GUARD, COMMAND_GUARD):

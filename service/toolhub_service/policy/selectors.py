@@ -52,11 +52,11 @@ def parties_of(principal: Principal, spoken_for: Iterable[Party] = ()) -> tuple[
     """
     actors = principal.actors
     first = Party(principal.id, principal.issuer, principal.groups, actors[0] if actors else "")
-    acting = (named(actor, behind) for actor, behind in zip(actors, (*actors[1:], ""), strict=False))
+    acting = (party_of_id(actor, behind) for actor, behind in zip(actors, (*actors[1:], ""), strict=False))
     return first, *acting, *spoken_for
 
 
-def named(id: str, actor: str = "") -> Party:
+def party_of_id(id: str, actor: str = "") -> Party:
     """Return a party of whom only the id is known."""
     # A SPIFFE id contains a colon as well, and `spiffe` is not an issuer.
     issuer = "" if id.startswith(SPIFFE) else id.partition(":")[0] if ":" in id else ""
@@ -146,10 +146,10 @@ class Selectors:
 # Malformed selectors.
 
 
-def misspelt(document: PolicyDocument) -> Iterator[tuple[str, str]]:
+def find_misspelt_selectors(document: PolicyDocument) -> Iterator[tuple[str, str]]:
     """Yield the path and a sentence for each selector that can never match what it says."""
     for path, text in selectors_in(document):
-        if fault := _fault(text):
+        if fault := selector_fault(text):
             yield f"$.{path}", f"`{text}`: {fault}"
 
 
@@ -166,7 +166,7 @@ def selectors_in(document: PolicyDocument) -> Iterator[tuple[str, str]]:
         yield f"impersonate[{place}]", text
 
 
-def matching_nobody(
+def find_unmatched_selectors(
     document: PolicyDocument,
     issuers: frozenset[str] | None,
     principals: frozenset[str],
@@ -176,8 +176,8 @@ def matching_nobody(
     unknown; `principals` those with keys; `problem_of` returns what is wrong with a glob over these, empty for
     nothing."""
     for path, text in selectors_in(document):
-        id, issuer = _named_by(text)
-        meant = "" if issuers is None else _selector_meant(text, issuers)
+        id, issuer = split_prefix(text)
+        meant = "" if issuers is None else suggest_selector(text, issuers)
         if meant and not any(map(Pattern(text).matches, principals)):
             yield path, f"`{text}` begins with no known issuer; did you mean `{meant}`?"
         elif issuer and issuers is not None and issuer not in issuers:
@@ -186,7 +186,7 @@ def matching_nobody(
             yield path, problem
 
 
-def _named_by(text: str) -> tuple[str, str]:
+def split_prefix(text: str) -> tuple[str, str]:
     """Return the glob over ids of principals with keys and the issuer that a selector names; the glob is `*` where it
     names none."""
     text = text.removeprefix(ACTOR)
@@ -195,7 +195,7 @@ def _named_by(text: str) -> tuple[str, str]:
     return ("*" if text.startswith(SPIFFE) else text), ""
 
 
-def _selector_meant(text: str, issuers: frozenset[str]) -> str:
+def suggest_selector(text: str, issuers: frozenset[str]) -> str:
     """Return the typed selector that the text was probably meant to be, by the spelling of its prefix; empty when it is
     one already, or resembles none."""
     kind, colon, rest = text.partition(":")
@@ -207,7 +207,7 @@ def _selector_meant(text: str, issuers: frozenset[str]) -> str:
     return f"{near[0]}:{rest}" if near else ""
 
 
-def _fault(text: str) -> str:
+def selector_fault(text: str) -> str:
     if text.startswith(GROUP):
         issuer, _, group = text.removeprefix(GROUP).partition("/")
         is_one = group and _ISSUER_NAME.fullmatch(issuer)
@@ -219,7 +219,7 @@ def _fault(text: str) -> str:
         actor = text.removeprefix(ACTOR)
         if not actor or actor.startswith((GROUP, ISSUER, ACTOR)):
             return "write `actor:ID`: of those who act nothing but the id is known"
-        return _fault(actor)
+        return selector_fault(actor)
     if not text.startswith(SPIFFE):
         return ""
     domain, *segments = text.removeprefix(SPIFFE).split("/")

@@ -10,70 +10,25 @@ Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
 from toolhub_service.domain.verdict import Constraints, DeniedCommand, Effect, Limit, Verdict
 from toolhub_service.policy.conditions import Condition
 from toolhub_service.policy.document import Approval, LimitRule, PolicyDocument, Rule
-from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
+from toolhub_service.policy.guard_values import command_rules, egress_rule, sandbox
+from toolhub_service.policy.holdings import Holdings
+from toolhub_service.policy.parsing import Lines, invalid
 from toolhub_service.policy.patterns import Patterns
-from toolhub_service.policy.selectors import Party, Selectors, named
+from toolhub_service.policy.selectors import Party, Selectors, party_of_id
 from toolhub_service.policy.storage import StorageRules
 from toolhub_service.policy.tenants import EVERY, UNASSIGNED, Tenants
-
-# The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
-#
-# Patterns may use stars; `danger:destructive` is only ever held by name. Older capability names are mapped to current
-# ones.
-
-
-class Holdings:
-    """A set of held capabilities, given as globs."""
-
-    __slots__ = ("_named", "_patterns")
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._named = canonical_capabilities(patterns)
-        self._patterns = Patterns(sorted(self._named))
-
-    def hold(self, capability: str) -> bool:
-        if capability == DANGER_DESTRUCTIVE:
-            return capability in self._named
-        return self._patterns.match(capability) is not None
-
-    def lack(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """Return the needed capabilities that are not held, sorted."""
-        # Most grants name what they give, so the globs are tried only for the rest.
-        if needs <= self._named:
-            return ()
-        return tuple(sorted(need for need in needs if not self.hold(need)))
-
-    def both(self, other: Holdings) -> frozenset[str]:
-        """Return globs over what both hold. A glob whose text another glob matches covers no more than that one."""
-        return frozenset(filter(other.hold, self._named)) | frozenset(filter(self.hold, other._named))
-
-
-@lru_cache(maxsize=4_096)
-def left_out(held: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
-    """Return which of the needed capabilities a credential narrowed to these globs does not include; cached, because
-    such sets are few and small."""
-    return Holdings(held).lack(needs)
-
-
-def narrowed(context: ExecContext, most: frozenset[str]) -> ExecContext:
-    """Return the context of a call whose credential holds no more than these capabilities (globs)."""
-    asked = context.permissions
-    return context._replace(permissions=most if asked is None else Holdings(asked).both(Holdings(most)))
-
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
 PLAN_RULE_ID = "destructive_requires_plan"
@@ -176,7 +131,7 @@ class Table:
         self.grants = tuple((Selectors(grant.principals), grant) for grant in document.grants)
         # By precedence first: the order of the document counts only among rules of one effect.
         self.rules = tuple(
-            _compiled(rule, conditions)
+            compile_rule(rule, conditions)
             for effect in PRECEDENCE
             for rule in document.rules
             if rule.effect == effect.value
@@ -209,9 +164,9 @@ class Table:
             return frozenset().union(*entries)
         return frozenset({"agent"} if any(who.match(party) for who, _ in self.grants) else ())
 
-    def spoken_for(self, id: str, by: str) -> Party | None:
+    def represented_party(self, id: str, by: str) -> Party | None:
         """Return the party in whose name `by` makes a call; None when the policy mentions it nowhere but in a `*`."""
-        party, alone = named(id, by), named(id)
+        party, alone = party_of_id(id, by), party_of_id(id)
         if any(who.single_out(alone) for who, _ in (*self.grants, *self._roles)):
             return party
         is_ruled = any(rule.principals.single_out(party) for rule in self.rules)
@@ -254,12 +209,12 @@ class Table:
         default = self.default(needs)
         concerned = [rule for rule in self.rules if rule.concerns(spec, needs)]
         rules = [rule for rule in concerned if rule.applies_to(all_named, default)]
-        denies = _bound([rule for rule in rules if rule.denies], granted)
+        denies = bind_rules([rule for rule in rules if rule.denies], granted)
         if self.tenants is not None and not all(
             self.tenants.shows(self.tenants.of(party.id), spec.source) for party in parties
         ):
             # Replaces all other rules, whose ids and reasons would reveal that the tool exists.
-            denies = (_hidden(granted, spec.name),)
+            denies = (hide_tool(granted, spec.name),)
         others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(
             needs=needs,
@@ -267,7 +222,7 @@ class Table:
             lacking=tuple((id, missing) for id, missing in lacks if missing),
             not_agents=tuple((id, bool(roles)) for id, roles in roles if "agent" not in roles),
             denies=denies,
-            others=_bound(others, granted),
+            others=bind_rules(others, granted),
             fallback=_by_default(granted, default),
             is_guarded=bool(spec.guarded),
             may_impersonate=self.may_impersonate(parties),
@@ -303,7 +258,7 @@ def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:
     return compiled
 
 
-def _compiled(rule: Rule, conditions: Conditions) -> CompiledRule:
+def compile_rule(rule: Rule, conditions: Conditions) -> CompiledRule:
     return CompiledRule(
         rule=rule,
         principals=Selectors(rule.principals),
@@ -313,7 +268,7 @@ def _compiled(rule: Rule, conditions: Conditions) -> CompiledRule:
     )
 
 
-def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]:
+def bind_rules(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]:
     """Return the rules up to and including the first one without a condition: none after it can decide."""
     bound: list[BoundRule] = []
     for rule in rules:
@@ -323,7 +278,7 @@ def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]
     return tuple(bound)
 
 
-def _hidden(granted: Verdict, tool: str) -> BoundRule:
+def hide_tool(granted: Verdict, tool: str) -> BoundRule:
     """Return the deny for a principal that may not know of the tool. Step 1 already refuses such a call."""
     verdict = msgspec.structs.replace(
         granted,

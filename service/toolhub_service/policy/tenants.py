@@ -80,7 +80,7 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {name: bound for name, bound in found.items() if bound is not None}
 
 
-def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
+def find_tenant_errors(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
     """Yield the path and a sentence for each error in the entries."""
     for index, rule in enumerate(rules):
         path = f"$.tenants[{index}]"
@@ -156,9 +156,9 @@ class Tenants:
     def tenancy(self, principal_id: str) -> Tenancy | None:
         """Return what the principal may see of others; None: all."""
         name = self.of(principal_id)
-        return None if name == EVERY else self.named(name)
+        return None if name == EVERY else self.tenancy_named(name)
 
-    def named(self, name: str) -> Tenancy:
+    def tenancy_named(self, name: str) -> Tenancy:
         """Return the tenancy of a tenant, whether or not it has principals."""
         known = self._tenancies.get(name)
         if known is None:
@@ -184,7 +184,7 @@ class Tenants:
                     return index, pattern.text, name
                 continue
             for text in rule.principals:
-                if found := _named_in(text, principal_id):
+                if found := match_placeholder(text, principal_id):
                     return index, text, found
         return None
 
@@ -212,7 +212,7 @@ class Tenants:
         return UNASSIGNED if found is None else found[2]
 
 
-def _named_in(pattern: str, principal_id: str) -> str:
+def match_placeholder(pattern: str, principal_id: str) -> str:
     """Return the text in place of `{tenant}`; empty where the pattern does not match."""
     before, _, after = pattern.partition(PLACEHOLDER)
     if not principal_id.startswith(before):

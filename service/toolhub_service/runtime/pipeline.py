@@ -53,7 +53,7 @@ from toolhub_service.domain.result import SILENT, Plan, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.table import narrowed
+from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.runtime.approvals.record import marked_unasked
 from toolhub_service.runtime.argument_forms import in_own_words, repair_texts
 from toolhub_service.runtime.artifacts.service import Artifacts
@@ -161,7 +161,7 @@ class Pipeline:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
         begun_ns, answer = perf_counter_ns(), None
         if call.principal.permissions is not None:
-            call = call._replace(context=narrowed(call.context, call.principal.permissions))
+            call = call._replace(context=narrow_permissions(call.context, call.principal.permissions))
         state = CallState(call, call, [begun_ns, *NOT_BEGUN], {}, task=asyncio.current_task())
         self.in_flight[call.call_id] = state
         try:

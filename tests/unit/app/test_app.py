@@ -18,7 +18,7 @@ from toolhub_service.app.files.policy_files import PolicyFile
 from toolhub_service.app.listening import is_local
 from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
 from toolhub_service.app.workers import reserve_port
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.references import SchemaRefused
 

@@ -10,7 +10,7 @@ from tests.hub import settings_of
 from toolhub_service.app.files.policy_files import PolicyFile
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.serving import follow
-from toolhub_service.policy.snapshot import Change, LivePolicy
+from toolhub_service.policy.live import Change, LivePolicy
 
 DENY = "rules: [{id: %s, effect: DENY, reason: Not now.}]"
 

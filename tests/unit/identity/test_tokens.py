@@ -27,7 +27,7 @@ from toolhub_service.domain.call import ExecContext, Role
 from toolhub_service.identity.keys import FetchFailed, check_url, read_keys
 from toolhub_service.identity.token import Identity, TokenRefused
 from toolhub_service.identity.tokens import KeysNeeded
-from toolhub_service.policy.table import narrowed
+from toolhub_service.policy.holdings import narrow_permissions
 
 
 async def identity(issuer: Issuer, token: str) -> Identity:
@@ -240,7 +240,7 @@ async def test_claims_give_roles_groups_tenant_and_capabilities_and_never_more_t
 
 
 def test_limits_of_a_token_and_of_a_call_both_apply() -> None:
-    assert narrowed(ExecContext(), frozenset({"read:*"})).permissions == frozenset({"read:*"})
+    assert narrow_permissions(ExecContext(), frozenset({"read:*"})).permissions == frozenset({"read:*"})
     cases: list[tuple[set[str], set[str], set[str]]] = [
         ({"read:fs", "write:fs"}, {"read:*"}, {"read:fs"}),
         ({"read:*"}, {"read:fs", "network"}, {"read:fs"}),
@@ -250,7 +250,7 @@ def test_limits_of_a_token_and_of_a_call_both_apply() -> None:
     ]
     for asked, most, both in cases:
         context = ExecContext(permissions=frozenset(asked))
-        assert narrowed(context, frozenset(most)).permissions == frozenset(both)
+        assert narrow_permissions(context, frozenset(most)).permissions == frozenset(both)
 
 
 # Keys

@@ -8,7 +8,7 @@ import pytest
 
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolKind, ToolSpec
-from toolhub_service.policy.missing_arguments import find_missing_arguments
+from toolhub_service.policy.advice.missing_arguments import find_missing_arguments
 from toolhub_service.policy.parsing import parse_policy
 
 

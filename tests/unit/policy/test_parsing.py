@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolhub_service.policy.advice.unmatched_names import Known, find_unmatched_names
 from toolhub_service.policy.document import PolicyDocument, canonical_bytes, document_schema
-from toolhub_service.policy.parsing import MAX_TEXT_CHARS, InvalidPolicy, Known, parse_policy, unmatched
+from toolhub_service.policy.parsing import MAX_TEXT_CHARS, InvalidPolicy, parse_policy
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 REFUSED = {
@@ -226,7 +227,7 @@ KNOWN = Known(
     ],
 )
 def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, expected: str) -> None:
-    ((path, problem),) = unmatched(parse_policy(text)[0], KNOWN)
+    ((path, problem),) = find_unmatched_names(parse_policy(text)[0], KNOWN)
     assert path == place
     assert expected in problem
 
@@ -243,12 +244,12 @@ def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, e
     ],
 )
 def test_pattern_that_matches_or_may_match_is_not_reported(text: str) -> None:
-    assert not list(unmatched(parse_policy(text)[0], KNOWN))
+    assert not list(find_unmatched_names(parse_policy(text)[0], KNOWN))
 
 
 def test_names_are_not_checked_where_none_are_known() -> None:
     document, _ = parse_policy("grants: [{principals: [a], capabilities: [b]}]\nimpersonate: [c]")
-    assert not list(unmatched(document, Known(frozenset(), frozenset(), frozenset())))
+    assert not list(find_unmatched_names(document, Known(frozenset(), frozenset(), frozenset())))
 
 
 def test_file_of_just_as_many_characters_as_are_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,10 @@ def test_policy_fields_match_groups_issuers_actors_and_paths() -> None:
             "limits": [{"id": "few", "principals": ["issuer:corp"], "rate_per_s": 1}],
         }
     )
-    assert policy.described(ANN).roles == frozenset({Role.AGENT})  # at most the roles that it comes with
-    assert policy.described(Principal("corp:ann", frozenset(Role), issuer="corp", groups=ANN.groups)).roles == {
+    assert policy.apply_to_principal(ANN).roles == frozenset({Role.AGENT})  # at most the roles that it comes with
+    assert policy.apply_to_principal(
+        Principal("corp:ann", frozenset(Role), issuer="corp", groups=ANN.groups)
+    ).roles == {
         Role.AGENT,
         Role.OPERATOR,
     }
@@ -229,7 +231,7 @@ def test_a_call_for_another_is_never_allowed_more_than_each_of_them(
     groups, context = frozenset({"dev"} if has_group else ()), dict[str, Any]()
     if is_spoken_for:
         principal, context = Principal("bot"), dict[str, Any](user_id="ann")
-        spoken_for = policy.table.spoken_for("ann", "bot")
+        spoken_for = policy.table.represented_party("ann", "bot")
         if spoken_for is None or not spoken_for.is_known:
             return
     else:
@@ -249,5 +251,5 @@ def test_a_call_for_another_is_never_allowed_more_than_each_of_them(
 
 def _alone(policy: PolicySnapshot, call: Any, row: Any) -> Effect:
     """What `decide` makes of a row."""
-    refusal = policy.gate(call, row) or policy.first(row.denies, call)
-    return (refusal or policy.first(row.others, call) or row.fallback).effect
+    refusal = policy.gate(call, row) or policy.first_verdict(row.denies, call)
+    return (refusal or policy.first_verdict(row.others, call) or row.fallback).effect

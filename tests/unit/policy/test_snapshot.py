@@ -26,8 +26,9 @@ from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module
 from toolhub_service.policy.document import SandboxRule
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.selectors import Party
-from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
+from toolhub_service.policy.snapshot import PolicySnapshot
 
 ALLOW, DENY = Effect.ALLOW, Effect.DENY
 ALL = {"principals": ["*"], "capabilities": ["*"]}

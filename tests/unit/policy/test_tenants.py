@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from toolhub_service.domain.call import TenantBounds
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.parsing import InvalidPolicy
-from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
+from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.tenants import UNASSIGNED, Tenants
 from toolhub_service.transport.interceptors.mutual_tls import SpiffePrincipals
 
@@ -60,7 +61,7 @@ def test_a_source_is_seen_by_the_tenants_that_list_it_or_by_all_where_none_does(
         "shared": ["acme", "globex", "*"],
         "core": ["acme", "globex", UNASSIGNED, "*"],
     }
-    own = {source for source in ("acme-crm", "shared", "core") if tenants().named("acme").owns(source)}
+    own = {source for source in ("acme-crm", "shared", "core") if tenants().tenancy_named("acme").owns(source)}
     assert own == {"acme-crm"}
 
 
@@ -108,9 +109,9 @@ tenants:
   - {name: acme, principals: [acme-bot], max_open_jobs: 3}
   - {name: acme, principals: [acme-two], max_open_jobs: 4, max_open_approvals: 2}
 """)
-    assert found.named("acme").bounds == TenantBounds(max_artifacts=5, max_open_jobs=3, max_open_approvals=2)
-    assert found.named("globex").bounds == TenantBounds(max_artifacts=5, max_open_jobs=9)
-    assert found.named(UNASSIGNED).bounds == TenantBounds()
+    assert found.tenancy_named("acme").bounds == TenantBounds(max_artifacts=5, max_open_jobs=3, max_open_approvals=2)
+    assert found.tenancy_named("globex").bounds == TenantBounds(max_artifacts=5, max_open_jobs=9)
+    assert found.tenancy_named(UNASSIGNED).bounds == TenantBounds()
 
 
 def test_a_bound_changes_neither_what_is_seen_nor_the_revision_of_a_policy_without_it() -> None:

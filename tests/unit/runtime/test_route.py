@@ -21,7 +21,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolState
-from toolhub_service.policy.snapshot import Difference
+from toolhub_service.policy.live import Difference
 from toolhub_service.runtime import route
 
 DENY = POLICY + "rules: [{id: never, effect: DENY, tools: [test/text.read]}]\n"

@@ -13,9 +13,9 @@ from toolhub_service.app.files.key_file import KeyFileInvalid
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.files.sources_file import read_sources
 from toolhub_service.domain.tool import CAPABILITY_ALIASES, KNOWN_CAPABILITIES, ToolSpec
-from toolhub_service.policy.document import LOCAL
-from toolhub_service.policy.parsing import Known
-from toolhub_service.policy.snapshot import Change, LivePolicy
+from toolhub_service.policy.advice.unmatched_names import Known
+from toolhub_service.policy.live import Change, LivePolicy
+from toolhub_service.policy.starter import LOCAL
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 

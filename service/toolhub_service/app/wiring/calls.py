@@ -25,7 +25,7 @@ from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, InnerCalls,
 from toolhub_service.domain.storage import Room
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.approvals.watch import ApprovalNews
 from toolhub_service.runtime.artifacts.service import Artifacts

@@ -20,7 +20,7 @@ from toolhub_service.identity.spiffe import Peers
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.identity.tokens import Tokens
 from toolhub_service.identity.xfcc import HEADER
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.settings.auth_section import Issuer, Jwt
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names

@@ -31,7 +31,7 @@ from toolhub_service.mcp_server.http.admission import CLIENT_CHAIN, AdmissionTer
 from toolhub_service.mcp_server.http.listener import NOT_INSTALLED, Listener, Served, is_installed
 from toolhub_service.mcp_server.http.resource_server import ProtectedResource
 from toolhub_service.mcp_server.login_pages import LoginPages
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.settings.document import Settings

@@ -26,7 +26,7 @@ from toolhub_service.faces.countbot import NAME as COUNTBOT
 from toolhub_service.faces.countbot import countbot
 from toolhub_service.faces.local_tools import LOCAL_TOOLS
 from toolhub_service.faces.table import Face, Faces
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.registry.discovery.sources import Sources
 from toolhub_service.registry.export.definitions import Exporter
 from toolhub_service.runtime.artifacts.service import Artifacts

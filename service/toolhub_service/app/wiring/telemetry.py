@@ -18,7 +18,7 @@ from toolhub_service.app.certificates import Validity
 from toolhub_service.app.listening import host_and_port
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.identity.api_keys import moment
-from toolhub_service.policy.snapshot import Change, Difference
+from toolhub_service.policy.live import Change, Difference
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.logs import configure_logging, logger

@@ -121,8 +121,8 @@ def _report(
     path: Path, name: str, source: dict[str, Any], settings: Any, *, is_new: bool, dry_run: bool, as_json: bool
 ) -> None:
     from toolhub_service.app.files.sources_file import as_yaml, to_source
-    from toolhub_service.policy.document import LOCAL
-    from toolhub_service.policy.refusals import grant_command, grant_line
+    from toolhub_service.policy.starter import LOCAL
+    from toolhub_service.policy.suggested_lines import grant_command, grant_line
 
     capability = next(iter(source.get("capabilities", ())), f"skill:{name}")
     principal = LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"

@@ -349,7 +349,7 @@ def _report(
 
 def _show_next(added: list[Converted], principal: str, place: list[str]) -> None:
     """Print the commands that come next; `place` are the options by which they find the same file."""
-    from toolhub_service.policy.refusals import grant_command
+    from toolhub_service.policy.suggested_lines import grant_command
 
     names = " ".join(source.name for source in added)
     hub = "a running hub that reads this file" if "--file" in place else "a running hub"
@@ -362,14 +362,14 @@ def _show_next(added: list[Converted], principal: str, place: list[str]) -> None
 
 def _grant(added: list[Converted], settings: Settings) -> str:
     """Return the line of policy.yaml that lets a principal call them; empty without any."""
-    from toolhub_service.policy.refusals import grant_line
+    from toolhub_service.policy.suggested_lines import grant_line
 
     return grant_line(_principal(settings), (source.capability for source in added)) if added else ""
 
 
 def _principal(settings: Settings) -> str:
     """Return whom to grant to: without credentials all callers are one principal; otherwise the operator chooses."""
-    from toolhub_service.policy.document import LOCAL
+    from toolhub_service.policy.starter import LOCAL
 
     return LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"
 

@@ -39,7 +39,7 @@ from toolhub_service.domain.ports import Catalog, Clock, InnerCalls, Invoker, Po
 from toolhub_service.domain.result import SILENT, JobRef, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.guards.foreign_text import on_one_line
-from toolhub_service.policy.table import Holdings
+from toolhub_service.policy.holdings import Holdings
 from toolhub_service.schema.canonical_json import digest, dumps
 
 DEPTH_MAX: Final = 4

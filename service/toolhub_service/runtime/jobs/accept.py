@@ -18,7 +18,7 @@ from toolhub_service.domain.result import FINAL_STATES, SILENT, JobState, ToolRe
 from toolhub_service.domain.storage import RESERVE_LIMIT, Room
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.table import narrowed
+from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.schema.canonical_json import digest
@@ -269,7 +269,7 @@ class Submission:
         if call.principal.permissions is not None:
             # The job runs for its principal under another credential, so the rights that this one lacks are stored with
             # the call.
-            call = call._replace(context=narrowed(call.context, call.principal.permissions))
+            call = call._replace(context=narrow_permissions(call.context, call.principal.permissions))
         asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None, client=None)
         result = await self._invoker.invoke(asked, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only

@@ -1,0 +1,1 @@
+"""What to tell an operator of a valid policy: names and arguments that its rules mention and nothing has."""
