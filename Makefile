@@ -29,8 +29,8 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-servers acceptance-skills help setup run gen docs fmt check services test test-times corpora test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
-	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-servers acceptance-skills help setup run gen docs docs-site fmt check services test test-times corpora test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
+	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-site check-tests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -51,13 +51,16 @@ docs: setup ## write the pages of docs/ that are made from the code
 	@python .ci/docs
 	@python .ci/third_party.py
 
+docs-site: setup ## make a static site of docs/ in build/docs-site; search works without a server
+	@python .ci/docs_site/build_site.py
+
 fmt: setup ## format code and contract
 	@ruff format --quiet .
 	@ruff check --quiet --fix-only .
 	@buf format --write --exclude-path proto/buf
 	@gofmt -w clients/go
 
-check: check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests ## all that can be said without running
+check: check-style check-types check-layers check-sizes check-contract check-gen check-docs check-site check-locks check-clients check-tests ## all that can be said without running
 
 check-style: setup
 	ruff format --check .
@@ -83,6 +86,8 @@ check-gen: setup
 check-docs: setup
 	@python .ci/docs --check
 	@python .ci/third_party.py --check
+
+check-site: docs-site
 
 check-locks: setup
 	@.ci/check-locks
