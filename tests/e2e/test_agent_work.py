@@ -22,8 +22,8 @@ from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.event import ChainedEvent, ChainFault, EventType, Verification
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.audit.events import COLUMNS
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.verify import verify_log
 
 CATALOGUE = {"books": [{"title": "Emma", "price": 8}, {"title": "Ulysses", "price": 20}, {"title": "Odes", "price": 5}]}

@@ -18,7 +18,7 @@ from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine
 from toolhub_service.app.files import editing as files
 from toolhub_service.app.files.key_file import KeyFile
-from toolhub_service.stores.audit.chain import open_keyring
+from toolhub_service.stores.audit.keyring import open_keyring
 
 MAKES_KEYS = (
     "import sys; from pathlib import Path; from toolhub_service.app.files.key_file import KeyFile\n"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import GENESIS, Chain, Keyring, canonical, encodable, presentable, sealed
+from toolhub_service.stores.audit.chain import GENESIS, Chain, canonical, sealed
 from toolhub_service.stores.audit.events import Tail, matches
+from toolhub_service.stores.audit.keyring import Keyring
+from toolhub_service.stores.audit.presentation import encodable, presentable
 
 
 class MemoryAuditLog:

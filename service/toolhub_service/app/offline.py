@@ -35,8 +35,8 @@ from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.defaults import for_tool
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets, load_settings
-from toolhub_service.stores.audit.chain import open_keyring, rotate
 from toolhub_service.stores.audit.checkpoint import read_lines
+from toolhub_service.stores.audit.keyring import open_keyring, rotate
 from toolhub_service.stores.audit.sqlite import SqliteEvents, page
 from toolhub_service.stores.audit.verify import Claims, verify_log
 from toolhub_service.stores.audit.verify_lines import LINE_MAX_BYTES, LineChains, LinesVerified, Live

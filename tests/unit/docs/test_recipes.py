@@ -88,7 +88,8 @@ from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import PostgresRecords
 from toolhub_service.stores.record_store import NOTES, Notes
 from toolhub_service.stores.redis.link import RedisLink
-from toolhub_service.stores.redis.records import NOTE_LAYOUT, RedisRecords
+from toolhub_service.stores.redis.record_layouts import NOTE_LAYOUT
+from toolhub_service.stores.redis.records import RedisRecords
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteRecords
 
@@ -256,7 +257,7 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
     schema = stores / "sqlite" / "migrations.py"
     put(schema, "MIGRATIONS: Final", migration)
     put(schema, ')\n"""From version n', "    _NOTES,\n")
-    redis = stores / "redis" / "records.py"
+    redis = stores / "redis" / "record_layouts.py"
     redis.write_text(redis.read_text() + layout)
     last = max(file.name for file in (stores / "postgres" / "migrations").glob("*.sql"))
     (tables,) = snippets("Add a stored noun or a backend", "sql")

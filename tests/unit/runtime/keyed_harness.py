@@ -24,7 +24,7 @@ from toolhub_service.domain.ports import EventSink, KeyStore
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec
 from toolhub_service.runtime.idempotency import Idempotency
-from toolhub_service.stores.memory.records import MemoryKeys
+from toolhub_service.stores.memory.keys import MemoryKeys
 
 KEY = {"idempotency_key": "k-1"}
 IDEMPOTENT = a_tool("test/text.put", capability="write:fs", idempotent=True)

@@ -48,7 +48,8 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.steps import Executor, enforce
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory.records import MemoryArtifacts, MemoryKeys
+from toolhub_service.stores.memory.keys import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryArtifacts
 
 POLICY = """
 extends: none

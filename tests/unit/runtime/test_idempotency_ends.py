@@ -28,7 +28,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.stores.memory.records import MemoryKeys
+from toolhub_service.stores.memory.keys import MemoryKeys
 
 
 class TestEnd:

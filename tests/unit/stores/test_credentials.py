@@ -16,7 +16,8 @@ from toolhub_service.stores.memory.records import MemoryRecords
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import PostgresRecords
 from toolhub_service.stores.redis.link import RedisLink
-from toolhub_service.stores.redis.records import CREDENTIAL_LAYOUT, RedisRecords
+from toolhub_service.stores.redis.record_layouts import CREDENTIAL_LAYOUT
+from toolhub_service.stores.redis.records import RedisRecords
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteRecords
 

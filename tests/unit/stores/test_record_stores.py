@@ -13,7 +13,8 @@ from toolhub_service.domain.source import Pin
 from toolhub_service.stores.memory.records import MemoryRecords
 from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, RecordStore
 from toolhub_service.stores.redis.link import RedisLink
-from toolhub_service.stores.redis.records import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT, RedisRecords
+from toolhub_service.stores.redis.record_layouts import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT
+from toolhub_service.stores.redis.records import RedisRecords
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteRecords
 

@@ -23,7 +23,7 @@ from toolhub_service.app.backup.parts import (
     Manifest,
 )
 from toolhub_service.domain.errors.failure import HubFailure
-from toolhub_service.stores.audit.chain import open_keyring
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.verify import verify_log
 from toolhub_service.stores.sqlite.cut import damage_of, layout_at
 

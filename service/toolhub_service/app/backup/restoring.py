@@ -42,7 +42,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
-from toolhub_service.stores.audit.chain import sync_folder
+from toolhub_service.stores.audit.keyring import sync_folder
 from toolhub_service.stores.sqlite.cut import is_open_elsewhere, layout_at
 from toolhub_service.stores.sqlite.writer import alone_in
 

@@ -49,8 +49,8 @@ from toolhub_service.app.backup.signing import sign
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.checkpoint import frozen_lines
+from toolhub_service.stores.audit.keyring import sync_folder
 from toolhub_service.stores.blobs.disk import removals_paused
 from toolhub_service.stores.sqlite.cut import copy_to, cut, layout_of
 

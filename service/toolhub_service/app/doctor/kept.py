@@ -23,8 +23,8 @@ from toolhub_service.app.files.modes import repairs
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.audit.export import carried_to
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.sqlite.migrations import MIGRATIONS
 

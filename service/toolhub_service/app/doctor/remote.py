@@ -129,7 +129,7 @@ async def _redis(url: str) -> Finding:
 async def _postgres(url: str) -> Finding:
     from psycopg import AsyncConnection
 
-    from toolhub_service.stores.postgres.link import TROUBLE, reason_of
+    from toolhub_service.stores.postgres.errors import TROUBLE, reason_of
     from toolhub_service.stores.postgres.target import postgres_target
 
     try:

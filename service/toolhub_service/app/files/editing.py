@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from toolhub_service.stores.audit.chain import sync_folder
+from toolhub_service.stores.audit.keyring import sync_folder
 
 _SIZE_BYTES = 32
 

@@ -33,25 +33,15 @@ from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory.items import InProcessItems
 from toolhub_service.stores.memory.jobs import MemoryJobs
-from toolhub_service.stores.memory.records import (
-    MemoryApprovals,
-    MemoryArtifacts,
-    MemoryKeys,
-    MemoryPins,
-    MemoryRecords,
-    MemoryUsage,
-)
+from toolhub_service.stores.memory.keys import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryRecords
+from toolhub_service.stores.memory.usage import MemoryUsage
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.items import SqliteItems
 from toolhub_service.stores.sqlite.jobs import SqliteJobs
 from toolhub_service.stores.sqlite.keys import SqliteKeys
-from toolhub_service.stores.sqlite.records import (
-    SqliteApprovals,
-    SqliteArtifacts,
-    SqlitePins,
-    SqliteRecords,
-    SqliteUsage,
-)
+from toolhub_service.stores.sqlite.records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteRecords
+from toolhub_service.stores.sqlite.usage import SqliteUsage
 
 if TYPE_CHECKING:
     from toolhub_service.stores.redis.link import RedisLink
@@ -150,15 +140,9 @@ def _shared(deps: Deps) -> Stores:
     link, counts = _redis(deps)
     from toolhub_service.stores.redis.jobs import RedisJobs
     from toolhub_service.stores.redis.keys import RedisKeys
-    from toolhub_service.stores.redis.records import (
-        CREDENTIAL_LAYOUT,
-        INNER_CALL_LAYOUT,
-        RedisApprovals,
-        RedisArtifacts,
-        RedisPins,
-        RedisRecords,
-        RedisUsage,
-    )
+    from toolhub_service.stores.redis.record_layouts import CREDENTIAL_LAYOUT, INNER_CALL_LAYOUT
+    from toolhub_service.stores.redis.records import RedisApprovals, RedisArtifacts, RedisPins, RedisRecords
+    from toolhub_service.stores.redis.usage import RedisUsage
 
     return Stores(
         RedisJobs(link),
@@ -217,8 +201,8 @@ def _in_postgres(deps: Deps) -> Stores:
             PostgresArtifacts,
             PostgresPins,
             PostgresRecords,
-            PostgresUsage,
         )
+        from toolhub_service.stores.postgres.usage import PostgresUsage
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(settings.postgres_url)

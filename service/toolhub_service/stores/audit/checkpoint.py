@@ -21,8 +21,9 @@ from typing import Final
 import msgspec
 import orjson
 
-from toolhub_service.stores.audit.chain import GENESIS, Keyring, sync_folder
+from toolhub_service.stores.audit.chain import GENESIS
 from toolhub_service.stores.audit.events import tampered
+from toolhub_service.stores.audit.keyring import Keyring, sync_folder
 
 OPEN: Final = "open"
 PERIODIC: Final = "periodic"
@@ -115,8 +116,16 @@ class CheckpointFile:
     def _append(self, descriptor: int, kind: str, writer: str, count: int, head: str) -> Checkpoint:
         self._catch_up(descriptor)
         number, previous = self._last
-        at, key_id = self._unix_ms(), self._keyring.active_id
-        unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
+        unsigned = Checkpoint(
+            number=number + 1,
+            kind=kind,
+            writer=writer,
+            count=count,
+            head=head,
+            at_unix_ms=self._unix_ms(),
+            key_id=self._keyring.active_id,
+            previous=previous,
+        )
         mac = self._keyring.checkpoint()
         assert mac is not None
         signed = msgspec.structs.replace(unsigned, mac=mac.hex(unsigned.sealed()))

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.events import EventStore, line_of
+from toolhub_service.stores.audit.keyring import sync_folder
 from toolhub_service.stores.audit.retention import drop_half_line
 
 BATCH_EVENTS: Final = 1_000

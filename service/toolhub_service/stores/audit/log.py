@@ -21,16 +21,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import (
-    GENESIS,
-    Chain,
-    Keyring,
-    are_clean,
-    canonical,
-    encodable,
-    open_keyring,
-    presentable,
-)
+from toolhub_service.stores.audit.chain import GENESIS, Chain, canonical
 from toolhub_service.stores.audit.checkpoint import OPEN, CheckpointFile, read_lines
 from toolhub_service.stores.audit.events import (
     TAIL_LIMIT,
@@ -43,6 +34,8 @@ from toolhub_service.stores.audit.events import (
     page_of,
     tampered,
 )
+from toolhub_service.stores.audit.keyring import Keyring, open_keyring
+from toolhub_service.stores.audit.presentation import are_clean, encodable, presentable
 from toolhub_service.stores.audit.retention import EventArchive, prune
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.audit.verify import adopt, attest_events, verify_events

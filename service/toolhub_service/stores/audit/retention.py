@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.checkpoint import PRUNE, CheckpointFile
 from toolhub_service.stores.audit.events import EventStore, EventTable, line_of
+from toolhub_service.stores.audit.keyring import sync_folder
 
 PASS_EVENTS: Final = 10_000
 """Events of each chain that one checkpoint covers."""

@@ -20,8 +20,8 @@ import orjson
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.stores.audit.by_principal import index_sqlite, sqlite_page
-from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.events import COLUMNS, Row, UpkeepLock, check_chain, condition, page_of, tampered
+from toolhub_service.stores.audit.keyring import sync_folder
 from toolhub_service.stores.sqlite.writer import alone_in
 
 _SCHEMA: Final = (

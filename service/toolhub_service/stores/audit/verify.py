@@ -14,7 +14,7 @@ from typing import Any
 
 from toolhub_service.domain.event import ChainFault, Verification
 from toolhub_service.domain.excerpts import excerpt
-from toolhub_service.stores.audit.chain import GENESIS, Keyring, parse, sealed
+from toolhub_service.stores.audit.chain import GENESIS, parse, sealed
 from toolhub_service.stores.audit.checkpoint import (
     ADOPT,
     OPEN,
@@ -25,6 +25,7 @@ from toolhub_service.stores.audit.checkpoint import (
     read_lines,
 )
 from toolhub_service.stores.audit.events import EventStore, EventTable
+from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 
 

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolhub_service.domain.event import ChainFault, Verification
-from toolhub_service.stores.audit.chain import GENESIS, Keyring, canonical, parse, sealed
+from toolhub_service.stores.audit.chain import GENESIS, canonical, parse, sealed
+from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.verify import Claims
 
 LINE_MAX_BYTES: Final = 4 * 1024 * 1024

@@ -1,27 +1,17 @@
-"""Records, uses of tools and idempotency keys in the memory of one process: lost with it, and not seen by any other.
+"""Records in the memory of one process: lost with it, and not seen by any other.
 
 No method awaits between a read and a change, so each is one compare-and-set.
 """
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from msgspec.structs import replace
-
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
-from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.source import Pin
-from toolhub_service.domain.tool import ToolUse
-from toolhub_service.domain.verdict import may_take
-from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.record_store import (
     APPROVALS,
     ARTIFACTS,
@@ -183,175 +173,3 @@ class MemoryArtifacts(Artifacts):
 class MemoryPins(Pins):
     def __init__(self) -> None:
         super().__init__(MemoryRecords[Pin](PINS))
-
-
-class MemoryUsage:
-    """Implements `UsageStore`."""
-
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._count = 0
-        # Numbers of the stored uses, ascending.
-        self._numbers: list[int] = []
-        self._uses: dict[int, ToolUse] = {}
-        # The numbers by tenant and tool.
-        self._of: dict[tuple[str, str], deque[int]] = {}
-
-    async def add(self, uses: Sequence[ToolUse]) -> None:
-        for use in uses:
-            self._count += 1
-            self._numbers.append(self._count)
-            self._uses[self._count] = use
-            numbers = self._of.setdefault((use.tenant, use.tool), deque())
-            numbers.append(self._count)
-            if len(numbers) > self._keep:
-                self._drop(numbers[0])
-
-    async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
-        first = bisect_right(self._numbers, cursor)
-        numbers = self._numbers[first : first + limit]
-        return [self._uses[number] for number in numbers], numbers[-1] if numbers else cursor
-
-    async def forget(self, before_unix_ms: int, limit: int) -> int:
-        aged = [(use.at_unix_ms, number) for number, use in self._uses.items() if use.at_unix_ms < before_unix_ms]
-        oldest = sorted(aged)[:limit]
-        for _, number in oldest:
-            self._drop(number)
-        return len(oldest)
-
-    async def start(self) -> None:
-        """There is nothing to open."""
-
-    async def close(self) -> None:
-        """There is nothing to close."""
-
-    def _drop(self, number: int) -> None:
-        use = self._uses.pop(number)
-        del self._numbers[bisect_left(self._numbers, number)]
-        numbers = self._of[use.tenant, use.tool]
-        numbers.remove(number)
-        if not numbers:
-            del self._of[use.tenant, use.tool]
-
-
-# Idempotency keys: a dictionary in the order of the last change, which is the order of expiry except for the length of
-# a call. So expired keys are at its beginning, and are dropped before a new key is added.
-
-# About the size of a record without the value of its result.
-_RECORD_BYTES = 2_048
-
-
-class _Slot:
-    __slots__ = ("ended", "record", "size_bytes")
-
-    def __init__(self, record: KeyRecord) -> None:
-        self.record = record
-        self.size_bytes = _RECORD_BYTES
-        self.ended: asyncio.Event | None = None
-        """Made by the first waiter; set when the record's owner no longer runs."""
-
-
-class MemoryKeys:
-    """Implements `KeyStore`. Bounded in keys and in bytes, of which each principal has a share (`may_take`): when
-    full, it refuses new keys and forgets none."""
-
-    def __init__(self, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024) -> None:
-        """`max_bytes` bounds the size of stored results, measured as canonical JSON."""
-        self._clock = clock
-        self._max_keys = max_keys
-        self._max_bytes = max_bytes
-        self._slots: dict[EffectKey, _Slot] = {}
-        self._size_bytes = 0
-        self._keys_of: Counter[str] = Counter()
-        self._size_bytes_of: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
-        existing = self._live(key)
-        if existing is not None:
-            if existing.record.owner != replacing or existing.record.result is not None:
-                return existing.record
-            self._forget(key, existing)
-        self._make_room(key.principal)
-        self._put(key, _Slot(record))
-        return None
-
-    async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
-        slot = self._held(key, owner)
-        if slot is None:
-            return False
-        self._forget(key, slot)
-        slot.record = replace(slot.record, result=result, expires_at_unix_ms=expires_at_unix_ms)
-        slot.size_bytes += _size_bytes(result)
-        self._put(key, slot)
-        return True
-
-    async def release(self, key: EffectKey, owner: str) -> bool:
-        slot = self._held(key, owner)
-        if slot is None:
-            return False
-        self._forget(key, slot)
-        return True
-
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
-        slot = self._held(key, owner)
-        if slot is None:
-            return True
-        slot.ended = ended = slot.ended or asyncio.Event()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await ended.wait()
-        except TimeoutError:
-            return self._held(key, owner) is None
-        return True
-
-    def _live(self, key: EffectKey) -> _Slot | None:
-        slot = self._slots.get(key)
-        if slot is not None and slot.record.expires_at_unix_ms <= self._clock.unix_ms():
-            self._forget(key, slot)
-            return None
-        return slot
-
-    def _held(self, key: EffectKey, owner: str) -> _Slot | None:
-        """Return the slot in which this owner's call still runs."""
-        slot = self._live(key)
-        return slot if slot is not None and slot.record.owner == owner and slot.record.result is None else None
-
-    def _put(self, key: EffectKey, slot: _Slot) -> None:
-        self._slots[key] = slot
-        self._count(key, 1, slot.size_bytes)
-
-    def _forget(self, key: EffectKey, slot: _Slot) -> None:
-        del self._slots[key]
-        self._count(key, -1, -slot.size_bytes)
-        if slot.ended is not None:
-            slot.ended.set()
-            slot.ended = None
-
-    def _count(self, key: EffectKey, keys: int, size_bytes: int) -> None:
-        self._size_bytes += size_bytes
-        self._keys_of[key.principal] += keys
-        self._size_bytes_of[key.principal] += size_bytes
-        if not self._keys_of[key.principal]:
-            del self._keys_of[key.principal], self._size_bytes_of[key.principal]
-
-    def _make_room(self, principal: str) -> None:
-        now_unix_ms = self._clock.unix_ms()
-        while self._slots:
-            key, slot = next(iter(self._slots.items()))
-            if slot.record.expires_at_unix_ms > now_unix_ms:
-                break
-            self._forget(key, slot)
-        oldest = next(iter(self._slots.values()), None)
-        room_in_ms = oldest.record.expires_at_unix_ms - now_unix_ms if oldest else 0
-        if len(self._slots) >= self._max_keys or self._size_bytes >= self._max_bytes:
-            raise full(room_in_ms)
-        has_keys = may_take(self._keys_of[principal], len(self._slots), self._max_keys)
-        if not has_keys or not may_take(self._size_bytes_of[principal], self._size_bytes, self._max_bytes):
-            raise share_is_taken(room_in_ms)
-
-
-def _size_bytes(result: ToolResult) -> int:
-    return len(dumps(result.value)) if result.ok else len(repr(result.error))

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar, cast
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.search.item_index import Posting, Term
 from toolhub_service.stores.items import ItemRow, Items, Lookup
-from toolhub_service.stores.postgres.link import PostgresLink, text
+from toolhub_service.stores.postgres.column_text import escape_text
+from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import SERVER_UNIX_MS
 from toolhub_service.stores.postgres.writer import TableWriter
 
@@ -78,8 +79,8 @@ class _Tables:
 
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
         given = {
-            "item_id": text(row.item_id),
-            "owner": text(row.owner),
+            "item_id": escape_text(row.item_id),
+            "owner": escape_text(row.owner),
             "expires": row.expires_at_unix_ms,
             "record": row.record,
             "terms": [*row.terms],
@@ -100,7 +101,7 @@ class _Tables:
             answered = await getattr(self, f"_{ask.what}")(*ask.given)
 
     async def _number(self, item_id: str) -> int:
-        rows = await self._link.rows("SELECT number FROM memory_items WHERE item_id = %s", text(item_id))
+        rows = await self._link.rows("SELECT number FROM memory_items WHERE item_id = %s", escape_text(item_id))
         return rows[0][0] if rows else 0
 
     async def _records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
@@ -121,7 +122,7 @@ class _Tables:
         sql = "SELECT owner, size_bytes FROM memory_usage"
         if owner is None:
             return await self._link.rows(sql)
-        return await self._link.rows(f"{sql} WHERE owner = %s", text(owner))
+        return await self._link.rows(f"{sql} WHERE owner = %s", escape_text(owner))
 
     async def remove(self, numbers: Collection[int]) -> int:
         ((removed,),) = await self._writer.run(_REMOVE, ([*numbers],))

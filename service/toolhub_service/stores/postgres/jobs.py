@@ -27,7 +27,8 @@ from toolhub_service.stores.codec import (
     encode_status,
     readable,
 )
-from toolhub_service.stores.postgres.link import PostgresLink, text
+from toolhub_service.stores.postgres.column_text import escape_text
+from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.writer import BatchWriter
 from toolhub_service.stores.record_store import jobs_where
 
@@ -51,15 +52,15 @@ class _Written(NamedTuple):
 
 def _written(job: Job, *, new: bool = False) -> _Written:
     """Return the job as it is written. Raises ValueError for what cannot be written."""
-    call, status, job_id = job.call, job.status, text(job.job_id)
+    call, status, job_id = job.call, job.status, escape_text(job.job_id)
     key = dumps([call.principal.id, call.tool, call.idempotency_key]) if new and call.idempotency_key else b""
     key_digest = hashlib.sha256(key).digest() if key else None
     until = (status.at_unix_ms, job.deadline_unix_ms, job.expires_at_unix_ms)
-    standing = (job.version, status.sequence, status.state.value, status.state.is_final, text(job.runner))
+    standing = (job.version, status.sequence, status.state.value, status.state.is_final, escape_text(job.runner))
     changing = (job_id, *standing, *until, encode_job_frame(job), encode_status(status))
     if not new:
         return _Written(job, job_id, None, changing, ())
-    found_by = map(text, (call.principal.id, call.tool, call.context.request_id, call.context.task_id))
+    found_by = map(escape_text, (call.principal.id, call.tool, call.context.request_id, call.context.task_id))
     lasting = (job.created_at_unix_ms, *found_by, key_digest, encode_args(call.args))
     return _Written(job, job_id, key_digest, changing, lasting)
 
@@ -173,10 +174,10 @@ class PostgresJobs:
 
     async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
         if seen is not None:
-            owner = await self._link.rows("SELECT principal FROM jobs WHERE job_id = %s", text(job_id))
+            owner = await self._link.rows("SELECT principal FROM jobs WHERE job_id = %s", escape_text(job_id))
             if not owner or not seen(owner[0][0]):
                 return None
-        rows = await self._link.rows(f"{_WHOLE} WHERE job_id = %s", text(job_id))
+        rows = await self._link.rows(f"{_WHOLE} WHERE job_id = %s", escape_text(job_id))
         return decode_job(rows[0]) if rows else None
 
     async def put(self, job: Job) -> bool:
@@ -185,7 +186,7 @@ class PostgresJobs:
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
         rows = await self._link.rows(
             "SELECT status FROM job_entries WHERE job_id = %s AND sequence > %s ORDER BY sequence LIMIT %s",
-            text(job_id),
+            escape_text(job_id),
             after_sequence,
             max(0, limit),
         )
@@ -198,9 +199,9 @@ class PostgresJobs:
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         if alive_until_unix_ms:
-            await self._link.execute(_BEAT, (text(runner), alive_until_unix_ms))
+            await self._link.execute(_BEAT, (escape_text(runner), alive_until_unix_ms))
         else:
-            await self._link.execute("DELETE FROM runners WHERE runner = %s", (text(runner),))
+            await self._link.execute("DELETE FROM runners WHERE runner = %s", (escape_text(runner),))
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
@@ -208,12 +209,12 @@ class PostgresJobs:
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         at_unix_ms, job_id = after or (-1, "")
-        return readable(await self._link.rows(_AWAITING, at_unix_ms, text(job_id), max(0, limit)), decode_job)
+        return readable(await self._link.rows(_AWAITING, at_unix_ms, escape_text(job_id), max(0, limit)), decode_job)
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return bool(
             await self._link.rows(
-                "SELECT 1 FROM runners WHERE runner = %s AND alive_until_unix_ms > %s", text(runner), now_unix_ms
+                "SELECT 1 FROM runners WHERE runner = %s AND alive_until_unix_ms > %s", escape_text(runner), now_unix_ms
             )
         )
 

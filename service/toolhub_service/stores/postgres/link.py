@@ -11,119 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib.resources import files
 from typing import Any, Final, TypeVar
 
-import psycopg
-from psycopg import AsyncConnection, errors
-from psycopg.sql import SQL, Identifier
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 
-from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.errors.spec import StartReason
+from toolhub_service.stores.postgres.column_text import escape_text
+from toolhub_service.stores.postgres.errors import TROUBLE, connection_was_lost, reason_of, unavailable
+from toolhub_service.stores.postgres.feed import PostgresFeed
+from toolhub_service.stores.postgres.migrate import migrate
 from toolhub_service.stores.postgres.target import postgres_target
 from toolhub_service.stores.record_store import Place, Where
-
-# Plain SQL files, applied in the order of their names, each once, by one process at a time. New tables that no older
-# version knows or needs are additions: created when absent and not recorded, so that a hub of the version before starts
-# beside them.
-
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('toolhub stores'), hashtext(current_schema()))"
-_IS_NEW: Final = "SELECT to_regclass('store_migrations') IS NULL"
-_MAKE: Final = "CREATE TABLE store_migrations (name text PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
-
-
-def migrations() -> dict[str, str]:
-    """Return the text of each file by its name, in order."""
-    return _texts("migrations")
-
-
-def _texts(folder: str) -> dict[str, str]:
-    found = [file for file in (files(__package__) / folder).iterdir() if file.name.endswith(".sql")]
-    return {file.name: file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
-
-
-async def migrate(connection: AsyncConnection) -> list[str]:
-    """Bring the tables up to this version, all or nothing; return the names of the migrations applied.
-
-    Raises HubFailure STORE_TOO_NEW when a newer version of the hub has changed them already.
-    """
-    known = migrations()
-    async with connection.transaction():
-        await connection.execute(_LOCK)
-        applied = await _applied(connection)
-        if strange := sorted(applied - known.keys()):
-            message = f"The tables in PostgreSQL belong to a newer version of the hub ({strange[-1]}); start that one."
-            raise HubFailure(StartReason.STORE_TOO_NEW, message)
-        missing = [name for name in known if name not in applied]
-        for name in missing:
-            await connection.execute(known[name].encode())
-            await connection.execute("INSERT INTO store_migrations (name) VALUES (%s)", (name,))
-        for addition in _texts("migrations/additions").values():
-            await connection.execute(addition.encode())
-    return missing
-
-
-async def _applied(connection: AsyncConnection) -> set[str]:
-    if await (await connection.execute(_IS_NEW)).fetchone() == (True,):
-        await connection.execute(_MAKE)
-    rows = await (await connection.execute("SELECT name FROM store_migrations")).fetchall()
-    return {name for (name,) in rows}
-
-
-# The error when PostgreSQL cannot be used: it names the kind of failure, never an error's own text or the URL.
-
-TROUBLE: tuple[type[Exception], ...] = (psycopg.Error, OSError)
-"""psycopg's pool raises OperationalErrors, too."""
-
-
-def unavailable(reason: str, shown: str) -> ToolFailure:
-    """Return the caller's error. `reason` is for operators; `shown` is the server's address without its password."""
-    return refuse(
-        ErrorKind.TOOL_UNAVAILABLE,
-        "The hub's shared store (PostgreSQL) cannot be used at the moment, and what depends on it is refused rather "
-        "than guessed. Try again in a moment; an operator finds the cause under `reason`.",
-        retry_after_s=1.0,
-        store="postgres",
-        server=shown,
-        reason=reason,
-    )
-
-
-def connection_was_lost(error: Exception) -> bool:
-    """Return whether the connection was lost, and a new one may work."""
-    if not isinstance(error, psycopg.OperationalError) or isinstance(error, PoolTimeout | PoolClosed):
-        return False
-    return error.sqlstate is None or error.sqlstate.startswith("57P")
-
-
-def reason_of(error: Exception) -> str:
-    match error:
-        case PoolClosed():
-            return "the hub is closing"
-        case PoolTimeout():
-            return "no connection in time"
-        case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification() | errors.InsufficientPrivilege():
-            return "it refuses the user, the password or what they may do"
-        case errors.QueryCanceled():
-            return "no answer in time"
-        case errors.TooManyConnections() | errors.DiskFull() | errors.OutOfMemory():
-            return "it has no room"
-        case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
-            return "it is starting or stopping"
-        case psycopg.Error() if error.sqlstate:
-            return f"it answered {error.sqlstate}"
-        case _:
-            return f"no connection ({type(error).__name__})"
-
-
-def text(value: str) -> str:
-    """Return the text as a column holds it, each text uniquely: PostgreSQL's text has no NUL."""
-    return value.replace("\\", "\\\\").replace("\0", "\\0") if "\\" in value or "\0" in value else value
-
 
 T = TypeVar("T")
 # A loose index scan from value to value, instead of over all rows.
@@ -229,14 +129,14 @@ class PostgresLink:
         ((found,),) = await self.rows(f"SELECT count(*) FROM {table} WHERE {terms}", *values)  # noqa: S608 — fixed names
         if after is not None:
             terms += f" AND ({', '.join(order)}) < ({', '.join(['%s'] * len(order))})"
-            values += [text(each) if isinstance(each, str) else each for each in after]
+            values += [escape_text(each) if isinstance(each, str) else each for each in after]
         newest_first = ", ".join(f"{column} DESC" for column in order)
         return await self.rows(f"{kept} WHERE {terms} ORDER BY {newest_first} LIMIT %s", *values, max(0, limit)), found
 
     async def _terms(self, table: str, where: Where) -> tuple[str, list[Any]]:
         """Return a WHERE clause with its parameters."""
         equals = {column: value for column, value in where.equals.items() if value}
-        among = {column: [*map(text, values)] for column, values in where.among.items() if values}
+        among = {column: [*map(escape_text, values)] for column, values in where.among.items() if values}
         for column, pattern in where.like.items():
             if any(sign in pattern for sign in "*?["):
                 values = await self.rows(_VALUES.format(table=table, column=column))
@@ -248,7 +148,7 @@ class PostgresLink:
                 values = await self.rows(_VALUES.format(table=table, column=column))
                 among[column] = [value for (value,) in values if passes(value)]
         terms = [f"{column} = %s" for column in equals] + [f"{column} = ANY (%s)" for column in among]
-        return " AND ".join(terms) or "TRUE", [*map(text, equals.values()), *among.values()]
+        return " AND ".join(terms) or "TRUE", [*map(escape_text, equals.values()), *among.values()]
 
     def channel(self, name: str) -> str:
         """Return the channel's name in this schema, as channels belong to the whole database. Call after `start`."""
@@ -326,71 +226,3 @@ def _taken(task: asyncio.Task[Any]) -> None:
     """Retrieve the outcome, for which nobody waits any more."""
     if not task.cancelled():
         task.exception()
-
-
-# The one listening connection of a process: reopened with backoff when it is lost, after which a gap is announced.
-
-_FIRST_RETRY_S: Final = 0.1
-_LAST_RETRY_S: Final = 2.0
-
-
-class PostgresFeed:
-    """Calls a channel's listener, on the event loop, with each payload; all listeners get None after a gap."""
-
-    def __init__(
-        self, conninfo: str, names: Mapping[str, str], listeners: Mapping[str, Callable[[str | None], None]]
-    ) -> None:
-        """`names` by channel. `listeners` by name: the current ones."""
-        self._conninfo = conninfo
-        self.names = names
-        self._listeners = listeners
-        self._listening = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self.trouble = ""
-        """Why it does not listen at the moment; empty while it does."""
-
-    async def start(self, patience_s: float) -> bool:
-        """Connect; return whether it listens. It is closed when it does not."""
-        self._task = asyncio.create_task(self._keep_listening())
-        try:
-            async with asyncio.timeout(patience_s):
-                await self._listening.wait()
-        except TimeoutError:
-            await self.close()
-            return False
-        return True
-
-    async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    def report_gap(self) -> None:
-        for on_event in list(self._listeners.values()):
-            on_event(None)
-
-    async def _keep_listening(self) -> None:
-        retry_s, listened_before = _FIRST_RETRY_S, False
-        while True:
-            try:
-                async with self._connected() as connection:
-                    self._listening.set()
-                    retry_s, self.trouble = _FIRST_RETRY_S, ""
-                    if listened_before:
-                        self.report_gap()
-                    listened_before = True
-                    async for news in connection.notifies():
-                        if on_event := self._listeners.get(self.names[news.channel]):
-                            on_event(news.payload)
-            except TROUBLE as error:
-                self.trouble = reason_of(error)
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, _LAST_RETRY_S)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncConnection]:
-        async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
-            for channel in self.names:
-                await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
-            yield connection

@@ -1,4 +1,4 @@
-"""Records and uses of tools in PostgreSQL, shared by all hubs of one schema: `RecordStore` for any `Table`.
+"""Records in PostgreSQL, shared by all hubs of one schema: `RecordStore` for any `Table`.
 
 Each table has the columns of the rows and `record`. A writer holds the table's lock until the commit (`TableWriter`),
 so that each change is one statement that decides by the rows it finds. A record has expired when both the hub's clock
@@ -19,9 +19,9 @@ import orjson
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
-from toolhub_service.domain.tool import ToolUse
-from toolhub_service.stores.codec import UnreadableRecord, decode_use, encode_use, readable
-from toolhub_service.stores.postgres.link import PostgresLink, text
+from toolhub_service.stores.codec import UnreadableRecord, readable
+from toolhub_service.stores.postgres.column_text import escape_text, escape_texts, unescape_text
+from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.writer import TableWriter
 from toolhub_service.stores.record_store import (
     APPROVALS,
@@ -42,7 +42,6 @@ R = TypeVar("R")
 SERVER_UNIX_MS: Final = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
 # Records that have expired by both clocks.
 _EXPIRED: Final = f"expires_at_unix_ms {{}} least(%s, {SERVER_UNIX_MS})"
-_ESCAPED: Final = re.compile(r"\\(.)")
 # A NOTIFY payload has less than 8000 bytes: a record is announced in parts, which the server keeps together and in
 # order.
 _PART: Final = 7_900
@@ -112,11 +111,11 @@ class PostgresRecords(Generic[R]):
         return bool(rows[0][0])
 
     async def get(self, key: Key) -> R | None:
-        rows = await self._link.rows(f"{self._kept} WHERE {self._is_key}", *map(text, key))
+        rows = await self._link.rows(f"{self._kept} WHERE {self._is_key}", *map(escape_text, key))
         return self._table.read(_kept(rows[0])) if rows else None
 
     async def find(self, column: str, value: str) -> Sequence[R]:
-        rows = await self._link.rows(f"{self._kept} WHERE {column} = %s", text(value))
+        rows = await self._link.rows(f"{self._kept} WHERE {column} = %s", escape_text(value))
         return await asyncio.to_thread(lambda: self._table.read_all(map(_kept, rows)))
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
@@ -147,18 +146,18 @@ class PostgresRecords(Generic[R]):
             f"""
             WITH changed AS (DELETE FROM {name} WHERE {is_it} RETURNING ctid, *), {self._counted}
             SELECT {f"NOT EXISTS ({others})" if shared else "TRUE"} FROM changed""",  # noqa: S608 — fixed names
-            (*map(text, key), *values),
+            (*map(escape_text, key), *values),
         )
         return bool(rows and rows[0][0])
 
     async def remove_all(self, column: str, value: str) -> int:
-        return await self._remove(f"{column} = %s", text(value))
+        return await self._remove(f"{column} = %s", escape_text(value))
 
     async def totals(self, value: str) -> tuple[int, int]:
         by, summed = self._table.total
         ((number, total),) = await self._link.rows(
             f"SELECT count(*), coalesce(sum({summed}), 0)::bigint FROM {self._table.name} WHERE {by} = %s",  # noqa: S608 — fixed names
-            text(value),
+            escape_text(value),
         )
         return number, total
 
@@ -201,7 +200,7 @@ class PostgresRecords(Generic[R]):
 
         def written() -> str:
             rows = (({**self._table.row(record)}, self._table.encode(record)) for record in records)
-            return orjson.dumps([_mended(row) | {"record": rf"\x{data.hex()}"} for row, data in rows]).decode()
+            return orjson.dumps([escape_texts(row) | {"record": rf"\x{data.hex()}"} for row, data in rows]).decode()
 
         # Many may be large, and would block the event loop.
         return written() if len(records) == 1 else await asyncio.to_thread(written)
@@ -242,13 +241,9 @@ class PostgresRecords(Generic[R]):
         return await asyncio.to_thread(readable, map(_kept, rows), self._table.read) if rows else []
 
 
-def _mended(row: dict[str, Any]) -> dict[str, Any]:
-    return {column: text(value) if isinstance(value, str) else value for column, value in row.items()}
-
-
 def _kept(columns: Sequence[Any]) -> Kept:
     *key, version, record = columns
-    return Kept(tuple(_ESCAPED.sub(lambda found: found[1].replace("0", "\0"), name) for name in key), version, record)
+    return Kept(tuple(map(unescape_text, key)), version, record)
 
 
 class PostgresApprovals(Approvals):
@@ -264,61 +259,3 @@ class PostgresArtifacts(Artifacts):
 class PostgresPins(Pins):
     def __init__(self, link: PostgresLink) -> None:
         super().__init__(PostgresRecords[Pin](link, PINS))
-
-
-# What tools were used for. A row's number is its place in the order: a single writer at a time makes it the commit
-# order.
-
-_ADD_USES: Final = """
-INSERT INTO tool_uses (tenant, tool, record, at_unix_ms)
-SELECT tenant, tool, record, at_unix_ms FROM json_populate_recordset(NULL::tool_uses, %s::json) RETURNING 1"""
-_TRIM_USES: Final = """
-DELETE FROM tool_uses WHERE row IN (
-    SELECT row FROM (
-        SELECT row, row_number() OVER (PARTITION BY tenant, tool ORDER BY row DESC) AS place FROM tool_uses
-        WHERE (tenant, tool) IN (SELECT tenant, tool FROM json_populate_recordset(NULL::tool_uses, %s::json))
-    ) AS placed WHERE place > %s) RETURNING 1"""
-_FORGET_USES: Final = """
-DELETE FROM tool_uses WHERE row IN (
-    SELECT row FROM tool_uses WHERE at_unix_ms < %s ORDER BY at_unix_ms, row LIMIT %s) RETURNING 1"""
-
-
-class PostgresUsage:
-    """Implements `UsageStore`. The link is closed by its owner, after the store."""
-
-    def __init__(self, link: PostgresLink, keep: int) -> None:
-        self._link = link
-        self._keep = keep
-        self._writer = TableWriter(link, "tool_uses")
-
-    async def add(self, uses: Sequence[ToolUse]) -> None:
-        if uses:
-            rows = [
-                {
-                    "tenant": text(use.tenant),
-                    "tool": text(use.tool),
-                    "at_unix_ms": use.at_unix_ms,
-                    "record": rf"\x{encode_use(use).hex()}",
-                }
-                for use in uses
-            ]
-            written = orjson.dumps(rows).decode()
-            # Both statements are in one group, one after the other.
-            await asyncio.gather(
-                self._writer.run(_ADD_USES, (written,)), self._writer.run(_TRIM_USES, (written, self._keep))
-            )
-
-    async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
-        rows = await self._link.rows(
-            "SELECT row, record FROM tool_uses WHERE row > %s ORDER BY row LIMIT %s", cursor, limit
-        )
-        return readable([record for _, record in rows], decode_use), rows[-1][0] if rows else cursor
-
-    async def forget(self, before_unix_ms: int, limit: int) -> int:
-        return len(await self._writer.run(_FORGET_USES, (before_unix_ms, limit)))
-
-    async def start(self) -> None:
-        await self._link.start()
-
-    async def close(self) -> None:
-        await self._writer.close()

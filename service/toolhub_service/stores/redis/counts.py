@@ -2,35 +2,56 @@
 
 One script checks all limits of a call before it counts in any: all or nothing. The server's clock is used, so that the
 clocks of the hubs need not agree.
+
+`count:<limit id>` is a hash: full_at, when the bucket is full again (GCRA), and opened_at and used of the quota's
+window; it expires when a new one would say the same.
 """
+# The bodies of the scripts' functions are Lua.
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
-from toolhub_service.stores.redis.link import RedisLink, RedisScript
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.script import ScriptRunner, redis_script
 
-# `count:<limit id>` is a hash: full_at, when the bucket is full again (GCRA), and opened_at and used of the quota's
-# window; it expires when a new one would say the same.
 
-# now or empty; empty to look only; id, interval, slack, quota and window in ms of each limit, empty where it has none
-#
-# → which refuses (from 1), by what, for how many ms | 0 and when each window opened
-_TAKE = RedisScript(
+class _Terms(NamedTuple):
+    """A limit; empty where it has no rate or no quota. Times are milliseconds."""
+
+    id: str
+    interval: str
+    slack: str
+    quota: str
+    window: str
+
+
+class _Spent(NamedTuple):
+    """A limit in which a call was counted; `opened_at` as `_take` returned it."""
+
+    id: str
+    interval: str
+    opened_at: bytes | str
+
+
+@redis_script(
     """
 local function server_ms()
   local time = call('TIME')
   return time[1] * 1000 + time[2] / 1000
 end
-local now = tonumber(ARGV[1]) or server_ms()
+local now = tonumber(now_unix_ms) or server_ms()
 local limits = {}
-for at = 3, #ARGV, 5 do
-  local key = P .. 'count:' .. ARGV[at]
+for first = terms_first, #ARGV, terms_width do
+  local given = terms_at(first)
+  local key = P .. 'count:' .. given.id
   local kept = call('HMGET', key, 'full_at', 'opened_at', 'used')
-  local limit = {key = key, interval = tonumber(ARGV[at + 1]), slack = tonumber(ARGV[at + 2]),
-    quota = tonumber(ARGV[at + 3]), window = tonumber(ARGV[at + 4]),
+  local limit = {key = key, interval = tonumber(given.interval), slack = tonumber(given.slack),
+    quota = tonumber(given.quota), window = tonumber(given.window),
     full_at = tonumber(kept[1]) or 0, opened_at = tonumber(kept[2]), used = tonumber(kept[3])}
   limits[#limits + 1] = limit
   if limit.interval and limit.full_at - limit.slack - now > 0.001 then
@@ -46,7 +67,7 @@ for at = 3, #ARGV, 5 do
   end
 end
 local opened = {}
-if ARGV[2] == '' then
+if spend == '' then
   return {0, opened}
 end
 for at, limit in ipairs(limits) do
@@ -67,22 +88,32 @@ end
 return {0, opened}
 """
 )
+async def _take(link: ScriptRunner, *, now_unix_ms: str, spend: str, terms: Sequence[_Terms]) -> Sequence[Any]:
+    """Count a call in all limits, or in none.
 
-# id, interval, when the window opened, of each limit
-_GIVE_BACK = RedisScript(
+    Returns the number, from 1, of the limit that refuses, by what, and for how many milliseconds; or 0 and when the
+    window of each quota opened. `now_unix_ms` empty: the server's clock. `spend` empty: look only.
     """
-for at = 1, #ARGV, 3 do
-  local key = P .. 'count:' .. ARGV[at]
+
+
+@redis_script(
+    """
+for first = spent_first, #ARGV, spent_width do
+  local given = spent_at(first)
+  local key = P .. 'count:' .. given.id
   local kept = call('HMGET', key, 'full_at', 'opened_at')
-  if kept[1] and ARGV[at + 1] ~= '' then
-    call('HSET', key, 'full_at', string.format('%.3f', kept[1] - ARGV[at + 1]))
+  if kept[1] and given.interval ~= '' then
+    call('HSET', key, 'full_at', string.format('%.3f', kept[1] - given.interval))
   end
-  if kept[2] and kept[2] == ARGV[at + 2] then
+  if kept[2] and kept[2] == given.opened_at then
     call('HINCRBY', key, 'used', -1)
   end
 end
-"""
+""",
+    once=True,
 )
+async def _give_back(link: ScriptRunner, *, spent: Sequence[_Spent]) -> None:
+    """Take a counted call out of its limits, unless a new window has opened since."""
 
 
 class RedisCounts:
@@ -98,25 +129,24 @@ class RedisCounts:
         if not spent:
             return Taken()
         now = "" if self._clock is None else str(self._clock.unix_ms())
-        terms = [term for limit in spent for term in _terms(limit)]
-        which, *answer = await self._link.call(_TAKE, now, "1" if spend else "", *terms)
+        terms = [_terms_of(limit) for limit in spent]
+        which, *answer = await _take(self._link, now_unix_ms=now, spend="1" if spend else "", terms=terms)
         if which:
             scarce, wait_ms = answer
             return Refused(spent[which - 1], ExhaustedLimit(scarce.decode()), float(wait_ms) / 1_000)
         return Taken(spent, tuple(answer[0])) if spend else Taken()
 
     async def give_back(self, taken: Taken) -> None:
-        parts: list[bytes | str] = []
-        for limit, opened_at in zip(taken.limits, taken.marks, strict=True):
-            parts += (limit.id, _interval(limit), opened_at)
-        if parts:
-            await self._link.call(_GIVE_BACK, *parts, once=True)
+        marks = zip(taken.limits, taken.marks, strict=True)
+        spent = [_Spent(limit.id, _interval(limit), opened_at) for limit, opened_at in marks]
+        if spent:
+            await _give_back(self._link, spent=spent)
 
 
-def _terms(limit: Limit) -> tuple[str, str, str, str, str]:
+def _terms_of(limit: Limit) -> _Terms:
     slack_ms = (limit.burst - 1) * 1_000 / limit.rate_per_s if limit.rate_per_s else 0.0
     quota = "" if limit.quota is None else str(limit.quota)
-    return limit.id, _interval(limit), repr(slack_ms), quota, repr(limit.quota_window_s * 1_000)
+    return _Terms(limit.id, _interval(limit), repr(slack_ms), quota, repr(limit.quota_window_s * 1_000))
 
 
 def _interval(limit: Limit) -> str:

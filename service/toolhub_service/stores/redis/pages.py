@@ -3,23 +3,29 @@
 The shortest list that holds every match is read. When the filter asks only for that list, its length is the count;
 otherwise its records are filtered one by one, a thousand at a time, so that no script blocks the server.
 """
+# The bodies of the scripts' functions are Lua.
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from toolhub_service.stores.record_store import Row, Where
-from toolhub_service.stores.redis.link import RedisLink, RedisScript
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.script import ScriptRunner, redis_script
 
 _CHECKED_AT_ONCE = 1_000
-# kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each
-_LIST = RedisScript(
+AT_DIGITS = 16
+"""Of a time in a list whose members are `<time> <name>`."""
+Facts = Sequence[str]
+
+
+@redis_script(
     """
-local kind, list, most, at, id = ARGV[1], P .. ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local start = 0
+local sorted, start = P .. list, 0
 if at ~= '' then
-  start = call('ZCOUNT', list, '(' .. at, '+inf')
-  for _, same in ipairs(call('ZREVRANGEBYSCORE', list, at, at)) do
+  start = call('ZCOUNT', sorted, '(' .. at, '+inf')
+  for _, same in ipairs(call('ZREVRANGEBYSCORE', sorted, at, at)) do
     if same < id then
       break
     end
@@ -27,9 +33,9 @@ if at ~= '' then
   end
 end
 local rows = {}
-local members = call('ZREVRANGE', list, start, start + most - 1, 'WITHSCORES')
+local members = call('ZREVRANGE', sorted, start, start + limit - 1, 'WITHSCORES')
 for position = 1, #members, 2 do
-  local row = call('HMGET', P .. kind .. members[position], unpack(ARGV, 6))
+  local row = call('HMGET', P .. kind .. members[position], unpack(ARGV, fields_first))
   table.insert(row, 1, members[position + 1])
   table.insert(row, 1, members[position])
   rows[#rows + 1] = row
@@ -37,22 +43,33 @@ end
 return rows
 """
 )
+async def list_by_score(
+    link: ScriptRunner, *, kind: str, list: str, limit: int, at: str, id: str, fields: Sequence[str]
+) -> Sequence[Sequence[bytes | None]]:
+    """Return id, time and fields of each record of the list, latest first.
 
-AT_DIGITS = 16
-# kind, list, limit, upper bound, fields → name, time and fields of each
-_LIST_MEMBERS = RedisScript(
+    `at` and `id` are those of the cursor, or empty; `kind` is the prefix of the hashes' keys.
+    """
+
+
+@redis_script(
     f"""
 local rows = {{}}
-for position, member in ipairs(call('ZREVRANGEBYLEX', P .. ARGV[2], ARGV[4], '-', 'LIMIT', 0, ARGV[3])) do
+for position, member in ipairs(call('ZREVRANGEBYLEX', P .. list, bound, '-', 'LIMIT', 0, limit)) do
   local name = string.sub(member, {AT_DIGITS + 2})
-  local facts = call('HMGET', P .. ARGV[1] .. name, unpack(ARGV, 5))
+  local facts = call('HMGET', P .. kind .. name, unpack(ARGV, fields_first))
   rows[position] = {{name, string.sub(member, 1, {AT_DIGITS}), unpack(facts)}}
 end
 return rows
 """
 )
+async def list_by_member(
+    link: ScriptRunner, *, kind: str, list: str, limit: int, bound: str, fields: Sequence[str]
+) -> Sequence[Sequence[bytes | None]]:
+    """Return name, time and fields of each record of a list whose members are `<time> <name>`, latest first.
 
-Facts = Sequence[str]
+    `bound` is the first member in ZREVRANGEBYLEX's form.
+    """
 
 
 class RedisPages:
@@ -109,7 +126,9 @@ class RedisPages:
 
     async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
         at, item = ("", "") if cursor is None else (str(cursor[0]), cursor[1])
-        rows = await self._link.call(_LIST, self._kind, name, limit, at, item, *self._fields)
+        rows = await list_by_score(
+            self._link, kind=self._kind, list=name, limit=limit, at=at, id=item, fields=self._fields
+        )
         return [[(part or b"").decode() for part in row] for row in rows]
 
 
@@ -119,5 +138,7 @@ class MemberPages(RedisPages):
 
     async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
         bound = "+" if cursor is None else f"({cursor[0]:0{AT_DIGITS}d} {cursor[1]}"
-        rows = await self._link.call(_LIST_MEMBERS, self._kind, name, limit, bound, *self._fields)
+        rows = await list_by_member(
+            self._link, kind=self._kind, list=name, limit=limit, bound=bound, fields=self._fields
+        )
         return [[(part or b"").decode() for part in row] for row in rows]

@@ -4,16 +4,31 @@
 number in the feed, where changes are published. The layout's `places` computes, in Lua, the lists a record is on, so
 that scripts can move it from its old lists to its new ones. Scripts return a record as {name, version, record}.
 """
+# The bodies of the scripts' functions are Lua.
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from toolhub_service.stores.record_store import Row
-from toolhub_service.stores.redis.link import RedisScript
 from toolhub_service.stores.redis.pages import AT_DIGITS, Facts
+from toolhub_service.stores.redis.script import ScriptRunner, redis_script
+
+RecordParts: TypeAlias = Sequence[bytes | None]
+"""Of a stored record: name, version, record; None for a part that is gone."""
+
+
+class StoredRecord(NamedTuple):
+    """A record as scripts take it."""
+
+    name: str
+    version: int
+    record: bytes
+    fields: tuple[str | int, ...]
+    """Those of `Layout.fields`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +61,7 @@ class Layout:
     """Turns a record's name and its stored fields into columns, for filters."""
 
 
-class Scripts:
-    """The scripts of one layout."""
-
-    def __init__(self, layout: Layout) -> None:
-        common = _common(layout)
-        self.create = RedisScript(common, _CREATE)
-        self.put = RedisScript(common, _PUT)
-        self.read = RedisScript(common, _READ)
-        self.all_of = RedisScript(common, _ALL_OF)
-        self.expired = RedisScript(common, _EXPIRED)
-        self.forget = RedisScript(common, _FORGET)
-        self.remove = RedisScript(common, _REMOVE)
-        self.remove_all = RedisScript(common, _REMOVE_ALL)
-
-
-def _common(layout: Layout) -> str:
+def _lua_of(layout: Layout) -> str:
     def names(of: Iterable[str]) -> str:
         return "{" + ", ".join(f"'{each}'" for each in of) + "}"
 
@@ -173,9 +173,11 @@ local function drop(name)
   return row
 end
 """
-_CREATE: Final = """
-local token, name = ARGV[1], ARGV[2]
-local _, unique = places(name, row_at(2))
+
+
+@redis_script("""
+local name = ARGV[record_first]
+local _, unique = places(name, row_at(record_first))
 local existing = unique and call('GET', P .. unique)
 if not existing and call('EXISTS', hash(name)) == 1 then
   existing = name
@@ -183,82 +185,126 @@ end
 if existing then
   return (existing ~= name or call('HGET', hash(name), 'by') ~= token) and read(existing)
 end
-keep(token, 2)
+keep(token, record_first)
 return false
-"""
-# token, then name, version, record and fields → nil when done, or the record that exists
+""")
+async def _create(link: ScriptRunner, *, token: str, record: StoredRecord) -> RecordParts | None:
+    """Store a new record; return None when done, or the one that has its name or its unique value."""
 
-_PUT: Final = """
-local token = ARGV[1]
-for first = 2, #ARGV, WIDTH do
+
+@redis_script("""
+for first = records_first, #ARGV, WIDTH do
   local now = call('HMGET', hash(ARGV[first]), 'version', 'by')
   if (tonumber(now[1]) or 0) + 1 ~= tonumber(ARGV[first + 1]) then
     return now[2] == token and 1 or 0
   end
 end
-for first = 2, #ARGV, WIDTH do
+for first = records_first, #ARGV, WIDTH do
   keep(token, first)
 end
 if COUNTS then
   call('INCR', P .. PLURAL .. ':revision')
 end
 return 1
-"""
-# token, then name, version, record and fields of each → 1 when done, 0 when another change came first
+""")
+async def _put(link: ScriptRunner, *, token: str, records: Sequence[StoredRecord]) -> int:
+    """Store all records or none; return 1 when done, 0 when another change came first."""
 
-_READ: Final = """
+
+@redis_script("""
 local found = {}
-for at, name in ipairs(ARGV) do
-  found[at] = read(name)
+for at = names_first, #ARGV do
+  found[at - names_first + 1] = read(ARGV[at])
 end
 return found
-"""
-_ALL_OF: Final = """
+""")
+async def _read(link: ScriptRunner, *, names: Sequence[str]) -> Sequence[RecordParts]:
+    """Return the records of these names."""
+
+
+@redis_script("""
 local found = {}
-for at, member in ipairs(call('ZRANGE', P .. ARGV[1], 0, -1)) do
+for at, member in ipairs(call('ZRANGE', P .. list, 0, -1)) do
   found[at] = read(string.sub(member, NAME_AT))
 end
 return found
-"""
-_EXPIRED: Final = """
+""")
+async def _read_list(link: ScriptRunner, *, list: str) -> Sequence[RecordParts]:
+    """Return all records on the list."""
+
+
+@redis_script("""
 local found = {}
-for at, name in ipairs(call('ZRANGEBYSCORE', P .. ARGV[1], '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+for at, name in ipairs(call('ZRANGEBYSCORE', P .. list, '-inf', now_unix_ms, 'LIMIT', 0, limit)) do
   found[at] = read(name)
 end
 return found
-"""
-_FORGET: Final = """
+""")
+async def _read_expired(link: ScriptRunner, *, list: str, now_unix_ms: int, limit: int) -> Sequence[RecordParts]:
+    """Return the records on the list, by expiry, that have expired."""
+
+
+@redis_script("""
 local last_fed = 0
-local ended = call('ZRANGEBYSCORE', P .. ARGV[1], '-inf', '(' .. ARGV[2], 'LIMIT', 0, ARGV[3])
+local ended = call('ZRANGEBYSCORE', P .. list, '-inf', '(' .. before_unix_ms, 'LIMIT', 0, limit)
 for _, name in ipairs(ended) do
   last_fed = math.max(last_fed, tonumber(call('HGET', hash(name), 'fed') or 0))
   drop(name)
-  call('ZREM', P .. ARGV[1], name)
+  call('ZREM', P .. list, name)
 end
 trim(last_fed)
 return #ended
-"""
-_REMOVE: Final = """
-if ARGV[2] ~= '0' and call('HGET', hash(ARGV[1]), 'version') ~= ARGV[2] then
+""")
+async def _forget(link: ScriptRunner, *, list: str, before_unix_ms: int, limit: int) -> int:
+    """Remove the records on the list, by expiry, that expired before this time; return how many there were."""
+
+
+@redis_script("""
+if version ~= '0' and call('HGET', hash(name), 'version') ~= version then
   return 0
 end
-local row = drop(ARGV[1])
+local row = drop(name)
 if row and COUNTS then
   call('INCR', P .. PLURAL .. ':revision')
 end
 return row and (SHARED == '' and 1 or 1 - call('EXISTS', P .. PLURAL .. ':with:' .. row[SHARED])) or 0
-"""
-# name, version or 0 → 1 when it was there, of that version, and no other shares with it
-_REMOVE_ALL: Final = """
-local members = call('ZRANGE', P .. ARGV[1], 0, -1)
+""")
+async def _remove(link: ScriptRunner, *, name: str, version: int) -> int:
+    """Remove the record; return 1 when it was there and no other record shares its value.
+
+    `version` 0: whichever it has.
+    """
+
+
+@redis_script("""
+local members = call('ZRANGE', P .. list, 0, -1)
 for _, member in ipairs(members) do
   drop(string.sub(member, NAME_AT))
-  call('ZREM', P .. ARGV[2], member)
+  call('ZREM', P .. list_of_all, member)
 end
-call('DEL', P .. ARGV[1])
+call('DEL', P .. list)
 if COUNTS and #members > 0 then
   call('INCR', P .. PLURAL .. ':revision')
 end
 return #members
-"""
-# list, list of all → how many; members whose hash is lost are removed from both lists, too
+""")
+async def _remove_all(link: ScriptRunner, *, list: str, list_of_all: str) -> int:
+    """Remove all records on the list; return how many there were.
+
+    Members whose hash is lost are removed from both lists, too.
+    """
+
+
+class RecordScripts:
+    """The scripts of one layout."""
+
+    def __init__(self, layout: Layout) -> None:
+        lua = _lua_of(layout)
+        self.create = _create.with_shared(lua)
+        self.put = _put.with_shared(lua)
+        self.read = _read.with_shared(lua)
+        self.read_list = _read_list.with_shared(lua)
+        self.read_expired = _read_expired.with_shared(lua)
+        self.forget = _forget.with_shared(lua)
+        self.remove = _remove.with_shared(lua)
+        self.remove_all = _remove_all.with_shared(lua)

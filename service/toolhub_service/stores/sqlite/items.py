@@ -25,8 +25,9 @@ from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.domain.storage import disk_full
 from toolhub_service.search.item_index import Posting, Term
 from toolhub_service.stores.items import ItemRow, Items, Lookup, run_lookup
-from toolhub_service.stores.sqlite.file import SqliteFile, insert
+from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.migrations import Migrations
+from toolhub_service.stores.sqlite.rows import insert
 from toolhub_service.stores.sqlite.writer import DISK_FULL, Change, connect, one_by_one, unavailable
 
 T = TypeVar("T")

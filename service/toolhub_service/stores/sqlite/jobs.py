@@ -2,6 +2,10 @@
 
 A group of puts costs three statements: one reads the versions of all its jobs, compare-and-set and the state machine
 are checked here inside the transaction, then two write the records and the new entries.
+
+A job is stored in three tables: what changes (`jobs`), the arguments, written once (`job_args`), and its history
+(`job_entries`), whose latest entry is the job's status; so progress writes a few hundred bytes, however large the
+arguments, and a result is written once.
 """
 
 from __future__ import annotations
@@ -25,12 +29,11 @@ from toolhub_service.stores.codec import (
     readable,
 )
 from toolhub_service.stores.record_store import job_facts, jobs_where
-from toolhub_service.stores.sqlite.file import Feed, SqliteFile, insert, look_up, page
+from toolhub_service.stores.sqlite.feed import Feed
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.pages import read_page
+from toolhub_service.stores.sqlite.rows import insert, look_up
 from toolhub_service.stores.sqlite.writer import Change, one_by_one
-
-# A job is stored in three tables: what changes (`jobs`), the arguments, written once (`job_args`), and its history
-# (`job_entries`), whose latest entry is the job's status; so progress writes a few hundred bytes, however large the
-# arguments, and a result is written once.
 
 _CHANGING: Final = (
     *("version", "sequence", "state", "is_final", "runner", "entered_at_unix_ms", "deadline_unix_ms"),
@@ -126,7 +129,7 @@ class SqliteJobs:
         terms = jobs_where(where)
 
         def find(connection: sqlite3.Connection) -> tuple[list[Job], int]:
-            rows, count = page(connection, terms, _WHOLE, "jobs", order, after, limit)
+            rows, count = read_page(connection, terms, rows=_WHOLE, table="jobs", order=order, after=after, limit=limit)
             return readable(rows, decode_job), count
 
         return await self._file.read(find)

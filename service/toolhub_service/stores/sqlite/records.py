@@ -1,4 +1,4 @@
-"""Records and uses of tools in the hub's own file, shared by its processes: `RecordStore` for any `Table`.
+"""Records in the hub's own file, shared by its processes: `RecordStore` for any `Table`.
 
 A table of the file has the columns of the rows and `record`. Every change is also logged in a second table if there may
 be listeners, and counted in a third if the revision is used.
@@ -10,15 +10,13 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
-from msgspec.structs import astuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
-from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.codec import readable
 from toolhub_service.stores.record_store import (
     APPROVALS,
@@ -34,7 +32,10 @@ from toolhub_service.stores.record_store import (
     Table,
     Where,
 )
-from toolhub_service.stores.sqlite.file import Feed, SqliteFile, insert, page
+from toolhub_service.stores.sqlite.feed import Feed
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.pages import read_page
+from toolhub_service.stores.sqlite.rows import insert
 from toolhub_service.stores.sqlite.writer import Change, one_by_one
 
 R = TypeVar("R")
@@ -225,7 +226,8 @@ class SqliteRecords(Generic[R]):
     def _page(
         self, connection: sqlite3.Connection, where: Where, after: Place | None, limit: int
     ) -> tuple[list[R], int]:
-        rows, count = page(connection, where, self._kept, self._table.name, self._table.order, after, limit)
+        table, order = self._table.name, self._table.order
+        rows, count = read_page(connection, where, rows=self._kept, table=table, order=order, after=after, limit=limit)
         return readable(map(self._kept_of, rows), self._table.read), count
 
     def _kept_of(self, row: Sequence[Any]) -> Kept:
@@ -246,62 +248,3 @@ class SqliteArtifacts(Artifacts):
 class SqlitePins(Pins):
     def __init__(self, file: SqliteFile) -> None:
         super().__init__(SqliteRecords[Pin](file, PINS, revision="pin_revision"))
-
-
-# What tools were used for. A row's number is its place in the order: AUTOINCREMENT reuses none, and a single writer at
-# a time makes their order that of the commits.
-
-_TRIM: Final = """
-    DELETE FROM tool_uses WHERE row IN (
-        SELECT row FROM tool_uses WHERE tenant = ? AND tool = ? ORDER BY row DESC LIMIT -1 OFFSET ?)"""
-_FORGET: Final = """
-    DELETE FROM tool_uses WHERE row IN (
-        SELECT row FROM tool_uses WHERE at_unix_ms < ? ORDER BY at_unix_ms, row LIMIT ?)"""
-_AFTER: Final = "SELECT row, tenant, tool, agent, purpose, at_unix_ms FROM tool_uses WHERE row > ? ORDER BY row LIMIT ?"
-
-
-class _Added(NamedTuple):
-    uses: Sequence[ToolUse]
-    keep: int
-
-
-class SqliteUsage:
-    """Implements `UsageStore`. The file is started before and closed after it."""
-
-    def __init__(self, file: SqliteFile, keep: int) -> None:
-        self._file = file
-        self._keep = keep
-
-    async def add(self, uses: Sequence[ToolUse]) -> None:
-        if uses:
-            await self._file.change(_ADDING, _Added(uses, self._keep))
-
-    async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
-        return await self._file.read(partial(_after, cursor=cursor, limit=limit))
-
-    async def forget(self, before_unix_ms: int, limit: int) -> int:
-        return await self._file.change(_FORGETTING, (before_unix_ms, limit))
-
-    async def start(self) -> None:
-        """Do nothing: the file is open."""
-
-    async def close(self) -> None:
-        """The file is closed by its owner."""
-
-
-def _add(connection: sqlite3.Connection, added: _Added) -> None:
-    uses, keep = added
-    insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", [astuple(use) for use in uses])
-    grown = {(use.tenant, use.tool) for use in uses}
-    connection.executemany(_TRIM, [(tenant, tool, keep) for tenant, tool in grown])
-
-
-def _after(connection: sqlite3.Connection, cursor: int, limit: int) -> tuple[list[ToolUse], int]:
-    rows = connection.execute(_AFTER, (cursor, limit)).fetchall()
-    return [ToolUse(*columns) for _, *columns in rows], rows[-1][0] if rows else cursor
-
-
-_ADDING: Change[_Added, None] = Change(one_by_one(_add))
-_FORGETTING: Change[tuple[int, int], int] = Change(
-    one_by_one(lambda connection, bounds: connection.execute(_FORGET, bounds).rowcount)
-)

@@ -21,14 +21,9 @@ from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory.items import InProcessItems
 from toolhub_service.stores.memory.jobs import MemoryJobs
-from toolhub_service.stores.memory.records import (
-    MemoryApprovals,
-    MemoryArtifacts,
-    MemoryKeys,
-    MemoryPins,
-    MemoryRecords,
-    MemoryUsage,
-)
+from toolhub_service.stores.memory.keys import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryRecords
+from toolhub_service.stores.memory.usage import MemoryUsage
 
 
 def _deps(folder: Path, **sections: Any) -> Deps:

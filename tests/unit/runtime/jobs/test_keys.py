@@ -14,7 +14,7 @@ from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.stores.memory.records import MemoryKeys
+from toolhub_service.stores.memory.keys import MemoryKeys
 
 BUSY = POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n"
 

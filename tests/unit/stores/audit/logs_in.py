@@ -12,7 +12,7 @@ from typing import Any
 
 from toolhub_service.domain.event import Verification
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import open_keyring
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.log import SqliteAuditLog
 from toolhub_service.stores.audit.verify import verify_log
 

@@ -10,7 +10,7 @@ import psycopg
 from tests.unit.stores.audit.logs_in import WallClock, files_in
 from toolhub_service.domain.event import Verification
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import open_keyring
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.postgres import PostgresAuditLog, postgres_events
 from toolhub_service.stores.audit.verify import verify_events
 

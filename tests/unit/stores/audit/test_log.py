@@ -16,7 +16,8 @@ from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.event import Event
-from toolhub_service.stores.audit.chain import Mac, key_id, open_keyring, parse, rotate, sealed
+from toolhub_service.stores.audit.chain import parse, sealed
+from toolhub_service.stores.audit.keyring import Mac, key_id, open_keyring, rotate
 from toolhub_service.stores.audit.log import WriterTiming
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import WallClock, files_in, started_log, verified
-from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.audit.checkpoint import CheckpointFile
+from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.retention import prune
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 

@@ -12,18 +12,10 @@ from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import started_log
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import (
-    LABELS_CHARS,
-    SUMMARY_BYTES,
-    Chain,
-    Keyring,
-    are_clean,
-    canonical,
-    encodable,
-    parse,
-    presentable,
-)
+from toolhub_service.stores.audit.chain import Chain, canonical, parse
+from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.log import WriterTiming
+from toolhub_service.stores.audit.presentation import LABELS_CHARS, SUMMARY_BYTES, are_clean, encodable, presentable
 
 SECRET = '{"password":"hunter22"}'
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from toolhub_service.stores.postgres.link import PostgresLink, migrate
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.postgres.migrate import migrate
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
-from toolhub_service.stores.postgres.link import PostgresLink, migrate, migrations
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.postgres.migrate import migrate, migrations
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:

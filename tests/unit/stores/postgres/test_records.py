@@ -16,23 +16,15 @@ from tests.ports.job_records import a_job, kept
 from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin
 from tests.ports.record_store_suite import ListenerSuite, RecordStoreSuite
 from tests.ports.recording_listener import ApprovalListener, JobListener
-from tests.ports.usage_store_suite import KEEP, UsageStoreSuite, a_use
 from tests.services import PostgresServer
 from tests.unit.stores.postgres.postgres_links import link, other_link
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.artifact import Artifact, ArtifactRecords
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Pin, PinFilter, PinStore
-from toolhub_service.domain.tool import ToolUse, UsageStore
 from toolhub_service.stores.postgres.jobs import PostgresJobs
 from toolhub_service.stores.postgres.link import PostgresLink
-from toolhub_service.stores.postgres.records import (
-    PostgresApprovals,
-    PostgresArtifacts,
-    PostgresPins,
-    PostgresRecords,
-    PostgresUsage,
-)
+from toolhub_service.stores.postgres.records import PostgresApprovals, PostgresArtifacts, PostgresPins, PostgresRecords
 from toolhub_service.stores.postgres.writer import TableWriter
 from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, RecordStore
 
@@ -101,16 +93,6 @@ class TestPostgresPins(PinStoreSuite, WrittenPinsSuite):
         return overwrite
 
 
-class TestPostgresUsage(UsageStoreSuite):
-    @pytest.fixture
-    def store(self, link: PostgresLink) -> UsageStore:
-        return PostgresUsage(link, KEEP)
-
-    @pytest.fixture
-    def other(self, other_link: PostgresLink) -> UsageStore:
-        return PostgresUsage(other_link, KEEP)
-
-
 async def started(link: PostgresLink) -> PostgresApprovals:
     await link.start()
     return PostgresApprovals(link)
@@ -134,19 +116,6 @@ class TestTwoHubs:
         removed = await asyncio.gather(*(stores[n % 2].remove(f"art-{n}") for n in range(20)))
         assert removed.count(True) == 1
         assert await stores[1].usage("agent-a") == (0, 0)
-
-    async def test_uses_are_read_in_one_order_from_any_writer(
-        self, link: PostgresLink, other_link: PostgresLink
-    ) -> None:
-        await asyncio.gather(link.start(), other_link.start())
-        stores = PostgresUsage(link, 100), PostgresUsage(other_link, 100)
-        reader, cursor = PostgresUsage(other_link, 100), 0
-        read: list[ToolUse] = []
-        adding = asyncio.gather(*(stores[n % 2].add([a_use(f"purpose {n}")]) for n in range(60)))
-        while not adding.done() or len(read) < 60:
-            uses, cursor = await reader.after(cursor, 7)
-            read += uses
-        assert sorted(use.purpose for use in read) == sorted(f"purpose {number}" for number in range(60))
 
     async def test_hub_whose_clock_is_ahead_ends_nothing(self, link: PostgresLink) -> None:
         store = await started(link)

@@ -24,7 +24,7 @@ from tests.unit.stores.redis.redis_links import data_keys, link, other_link
 from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.ports import KeyStore
-from toolhub_service.stores.redis.keys import RedisKeys, _name
+from toolhub_service.stores.redis.keys import RedisKeys, _digest_of_key
 from toolhub_service.stores.redis.link import RedisLink
 
 __all__ = ["link", "other_link"]
@@ -124,6 +124,6 @@ async def test_nothing_is_left_of_released_and_expired_keys(
 async def waiters(keys: RedisKeys, link: RedisLink, key: EffectKey = KEY) -> list[asyncio.Task[bool]]:
     """A hundred that wait, which the store knows."""
     tasks = [asyncio.create_task(keys.ended(key, "owner-1", LONG_S)) for _ in range(100)]
-    while not await link.run("HEXISTS", link.key(f"key:{_name(key).decode()}"), "waited"):
+    while not await link.run("HEXISTS", link.key(f"key:{_digest_of_key(key).decode()}"), "waited"):
         pass
     return tasks

@@ -15,13 +15,15 @@ from tests.services import RedisServer
 from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.errors.spec import Code
-from toolhub_service.stores.redis import link as redis_link
-from toolhub_service.stores.redis.link import KEPT, RedisLink, RedisScript
+from toolhub_service.stores.redis import feed as redis_feed
+from toolhub_service.stores.redis.feed import KEPT
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.script import LuaText
 
 SHORT_S = 0.3
 LONG_S = 60.0
-NOTIFY = RedisScript("return tell('test', ARGV[1])")
-INCREMENT = RedisScript("return call('INCRBY', P .. 'number', ARGV[1])")
+NOTIFY = LuaText("return tell('test', ARGV[1])")
+INCREMENT = LuaText("return call('INCRBY', P .. 'number', ARGV[1])")
 Links = Callable[..., RedisLink]
 
 
@@ -237,14 +239,14 @@ async def test_a_listener_that_lagged_behind_the_stream_is_notified_of_the_gap(r
     await link.start()
     await other.call(NOTIFY, "one")
     await news.until(lambda received: received == ["one"])
-    await other.call(RedisScript("for n = 1, 3 do tell('test', n) end call('XTRIM', P .. 'feed', 'MAXLEN', 1)"))
+    await other.call(LuaText("for n = 1, 3 do tell('test', n) end call('XTRIM', P .. 'feed', 'MAXLEN', 1)"))
     assert await news.until(lambda received: received[-1] == "3") == ["one", None, "3"]
 
 
 async def test_listener_notices_that_the_server_has_lost_its_data(
     redis_url: str, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_link, "_BLOCK_S", 0.1)
+    monkeypatch.setattr(redis_feed, "_BLOCK_S", 0.1)
     link, other = links(redis_url), links(redis_url)
     news = RecordedEvents(link)
     await link.start()
@@ -279,7 +281,7 @@ async def test_a_removed_listener_is_not_notified(redis_url: str, links: Links) 
 
 async def test_the_feed_is_bounded_in_length(redis_url: str, links: Links) -> None:
     link = links(redis_url)
-    await link.call(RedisScript(f"for n = 1, {2 * KEPT} do tell('test', n) end"))
+    await link.call(LuaText(f"for n = 1, {2 * KEPT} do tell('test', n) end"))
     assert await link.run("XLEN", link.key("feed")) <= KEPT + 100
 
 

@@ -19,7 +19,8 @@ from tests.ports.job_records import a_job, kept, running
 from tests.ports.recording_listener import JobListener
 from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.stores.sqlite.file import Feed, SqliteFile
+from toolhub_service.stores.sqlite.feed import Feed
+from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.jobs import SqliteJobs
 from toolhub_service.stores.sqlite.migrations import MIGRATIONS
 from toolhub_service.stores.sqlite.writer import Change, FileWriter, QueuedChange, connect

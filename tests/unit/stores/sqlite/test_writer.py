@@ -19,7 +19,8 @@ from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.jobs import SqliteJobs
 from toolhub_service.stores.sqlite.keys import SqliteKeys
 from toolhub_service.stores.sqlite.migrations import COUNTED_ADDITION, MIGRATIONS
-from toolhub_service.stores.sqlite.records import SqliteApprovals, SqlitePins, SqliteUsage
+from toolhub_service.stores.sqlite.records import SqliteApprovals, SqlitePins
+from toolhub_service.stores.sqlite.usage import SqliteUsage
 from toolhub_service.stores.sqlite.writer import FileTooNew, connect
 
 

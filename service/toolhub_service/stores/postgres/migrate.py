@@ -1,0 +1,57 @@
+"""Migrations of the tables in PostgreSQL: plain SQL files, applied in the order of their names.
+
+Each is applied once, by one process at a time. New tables that no older version knows or needs are additions: created
+when absent and not recorded, so that a hub of the version before starts beside them.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+from psycopg import AsyncConnection
+
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import StartReason
+
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('toolhub stores'), hashtext(current_schema()))"
+_IS_NEW: Final = "SELECT to_regclass('store_migrations') IS NULL"
+_MAKE: Final = "CREATE TABLE store_migrations (name text PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
+
+
+def migrations() -> dict[str, str]:
+    """Return the text of each file by its name, in order."""
+    return _texts("migrations")
+
+
+def _texts(folder: str) -> dict[str, str]:
+    found = [file for file in (files(__package__) / folder).iterdir() if file.name.endswith(".sql")]
+    return {file.name: file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
+
+
+async def migrate(connection: AsyncConnection) -> list[str]:
+    """Bring the tables up to this version, all or nothing; return the names of the migrations applied.
+
+    Raises HubFailure STORE_TOO_NEW when a newer version of the hub has changed them already.
+    """
+    known = migrations()
+    async with connection.transaction():
+        await connection.execute(_LOCK)
+        applied = await _applied(connection)
+        if strange := sorted(applied - known.keys()):
+            message = f"The tables in PostgreSQL belong to a newer version of the hub ({strange[-1]}); start that one."
+            raise HubFailure(StartReason.STORE_TOO_NEW, message)
+        missing = [name for name in known if name not in applied]
+        for name in missing:
+            await connection.execute(known[name].encode())
+            await connection.execute("INSERT INTO store_migrations (name) VALUES (%s)", (name,))
+        for addition in _texts("migrations/additions").values():
+            await connection.execute(addition.encode())
+    return missing
+
+
+async def _applied(connection: AsyncConnection) -> set[str]:
+    if await (await connection.execute(_IS_NEW)).fetchone() == (True,):
+        await connection.execute(_MAKE)
+    rows = await (await connection.execute("SELECT name FROM store_migrations")).fetchall()
+    return {name for (name,) in rows}
