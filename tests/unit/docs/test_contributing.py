@@ -19,7 +19,7 @@ MADE = {
     "tests/unit/tools/test_util_text_reverse.py",
 }
 """By whoever follows a recipe."""
-MADE |= {"build/tests.xml", ".venv"}
+MADE |= {"build/docs-site/site", "build/tests.xml", ".venv"}
 """By make."""
 _FILE = re.compile(r"[\w.*<>-]+\.(?:py|yaml|toml|json|md|proto|xml)|[\w.*<>/-]+/[\w.*<>/-]*")
 
