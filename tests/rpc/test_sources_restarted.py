@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,7 +16,8 @@ from tests.fakes.mcp_servers.scripted import Script, serving, tool
 from tests.hub import RunningHub, channel_to, running_hub
 from tests.processes import Served, served
 from tests.rpc import real_servers as real
-from tests.rpc.principals import state
+from tests.rpc.principals import Principals, hubs_of, state
+from tests.rpc.skill_runs import plan_skill, source_of
 from tests.unit.adapters.mcp.links import PYTHON_PATH, ROOT
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, source_pb2, tool_pb2
 from toolhub.v1 import job_service_pb2 as jobs_pb
@@ -105,6 +107,50 @@ async def test_langchain_tool_is_unavailable_until_its_code_is_loaded(tmp_path: 
         gate.touch()
         await settled(hub)
         assert (await hub.value("slow/greet", {"name": "Ann"}))["text"] == "Hello Ann."
+
+
+ASKING = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: ["langchain:*", "skill:*"]}
+roles:
+  - {principals: [judge], roles: [approver]}
+rules:
+  - {id: ask, effect: REQUIRE_APPROVAL, tools: [TOOL]}
+"""
+
+
+@pytest.mark.promise("sources.away-is-not-gone")
+@pytest.mark.parametrize(("tool", "args"), [("slow/greet", {"name": "Ann"}), ("skill/greeter", {})])
+async def test_a_job_that_is_taken_up_after_a_restart_waits_for_the_first_reading_of_its_sources(
+    tmp_path: Path, tool: str, args: dict[str, Any]
+) -> None:
+    """Of its own source, or of those that the calls of its plan need."""
+    gate, home = tmp_path / "open", tmp_path / "hub-0"
+    step = {"id": "greet", "tool": "slow/greet", "args": {"name": "Ann"}}
+    plan_skill(
+        tmp_path / "skills", "greeter", [step], {"text": {"$from": "/steps/greet/result/text"}}, tools=["slow/*"]
+    )
+    load = {"kind": "langchain", "load": ["tests.fakes.langchain_slow:tools"], "args": {"gate": str(gate)}}
+    real.write_sources(home, {"slow": load, "skill": source_of(tmp_path / "skills")})
+    settings = {**IMPATIENT, "tools": {"trusted_namespaces": ["tests"]}}
+    gate.touch()
+    async with hubs_of(tmp_path, settings, [], policy=ASKING.replace("TOOL", tool)) as (hub,):
+        await settled(hub)
+        job = await Principals(hub).at(hub).submit(tool, args, request_id="work")
+        assert state(job.status) == "AWAITING_APPROVAL"
+    gate.unlink()
+    async with hubs_of(tmp_path, settings, [], policy=ASKING.replace("TOOL", tool)) as (hub,):
+        people = Principals(hub)
+        await people.at(hub, "judge").decide(job.approval_id)
+        robot = people.at(hub)
+        running = await robot.reached(job.job_id, "RUNNING")
+        new = await robot.call("slow/greet", {"name": "Bob"})
+        assert (new.error.kind, new.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
+        gate.touch()
+        last = (await robot.ended(job.job_id, running[-1].sequence))[-1]
+        assert state(last) == "SUCCEEDED", last.error.message
+        assert json.loads(last.result.result_json) == {"text": "Hello Ann."}
 
 
 def echo(description: str) -> dict[str, Any]:

@@ -167,6 +167,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, runs, artifacts, vault)
+        runs.await_readings_for = sourcing.sources.await_readings_for
         searching = make_searching(deps, toolbox.catalog, stores)
         sources, unread, auth = ConfiguredSources(sourcing), sourcing.sources.unread, credentials.grpc
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)

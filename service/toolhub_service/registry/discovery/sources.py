@@ -206,13 +206,17 @@ class Sources:
     async def settled(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
         """Wait until each of them (all when empty) has been read or has failed once; return False on timeout."""
         controllers = [self._controller(name) for name in names] or list(self._controllers.values())
-        try:
-            async with asyncio.timeout(timeout_s):
-                for controller in controllers:
-                    await controller.was_tried.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await _were_tried(controllers, timeout_s)
+
+    async def await_readings_for(self, tool: str) -> None:
+        """Wait until the source of a tool of that full name has been read, or has failed, for the first time in this
+        process; for a tool that replays its calls, whichever tools they name, until all sources have. Waits no longer
+        than a reading may take, and not at all later on."""
+        own = self._controllers.get(tool.partition("/")[0])
+        await _were_tried([] if own is None else [own], self._timeout_s)
+        spec = self._catalog.get(tool)
+        if spec is not None and spec.replays:
+            await _were_tried(list(self._controllers.values()), self._timeout_s)
 
     def statuses(self) -> Sequence[SourceStatus]:
         remote = [controller.status for controller in self._controllers.values()] + list(self._not_read.values())
@@ -335,6 +339,17 @@ class Sources:
         if twin:
             message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"
             raise HubFailure(Reason.SOURCE_NAME_RESERVED, message, source=name)
+
+
+async def _were_tried(controllers: Iterable[SourceController], timeout_s: float) -> bool:
+    """Wait for the first reading of each; return False on timeout."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            for controller in controllers:
+                await controller.was_tried.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _taken(name: str, known: str) -> HubFailure:

@@ -4,12 +4,15 @@ A delivery may come twice and to several processes at once: the claim decides by
 retried until the store has it; a process that is stopped requeues what can be run again. Work that an earlier run gave
 to a remote side is followed again: a passing refusal does not end such a run, and it gets a last look after its
 deadline.
+
+A job that is taken up right after a start waits for the first reading of the sources that it needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import Context
 
 from toolhub_service.aio.turns import Turns
@@ -176,6 +179,10 @@ class JobClaims:
         return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
 
 
+async def all_read(_tool: str) -> None:
+    """`JobRuns.await_readings_for` where nothing has to be read."""
+
+
 # Seconds to collect or stop work on a remote side whose deadline passed while nobody followed it.
 _LAST_POLL_S = 5.0
 _PAUSE_MAX_S = 10.0
@@ -210,6 +217,9 @@ class JobRuns:
         self._catching_up: dict[str, asyncio.Task[None]] = {}
         self.invoker: Invoker | None = None
         """The pipeline, set later: its adapters are created before it and need to know their jobs."""
+        self.await_readings_for: Callable[[str], Awaitable[None]] = all_read
+        """Returns once the sources that a tool of that full name needs have been read for the first time in this
+        process, or have failed; set later, like the pipeline."""
 
     async def run(self, job_id: str) -> None:
         """Run one delivery. Raises only cancellation, which hands the job over."""
@@ -320,6 +330,7 @@ class JobRuns:
     async def _invoke(self, live: LiveJob, sink: JobSink) -> ToolResult | Plan:
         assert self.invoker is not None  # the composition sets it before anything runs
         with self._ledger.observer.running(live.job):
+            await self._await_sources(live.job)
             while True:
                 call = self._call(live.job)
                 await self._turns.take(call.principal.share)
@@ -328,6 +339,14 @@ class JobRuns:
                 if pause_s is None:
                     return answer
                 await asyncio.sleep(pause_s)
+
+    async def _await_sources(self, job: Job) -> None:
+        """Wait, within the job's time, for sources that this process has yet to read: right after a start the job's
+        tool looks as if its source were away."""
+        left_s = (job.deadline_unix_ms - self._clock.unix_ms()) / 1_000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, left_s)):
+                await self.await_readings_for(job.call.tool)
 
     def _pause_s(self, job: Job, answer: ToolResult | Plan) -> float | None:
         """Return the seconds until work on a remote side is retried after the run was refused; None when it has its

@@ -83,6 +83,34 @@ async def test_the_output_of_a_program_is_searched_only_when_an_operator_asks(ne
     assert (status.diagnostics, source.looks) == (("much",), 1)
 
 
+async def test_a_job_is_kept_waiting_for_its_own_source_and_by_its_calls_for_all(new_harness: NewHarness) -> None:
+    harness, files, desk = new_harness(), ScriptedSource("files", READ), ScriptedSource("desk")
+    files.gate.clear()
+    desk.gate.clear()
+    harness.sources.add(files)
+    harness.sources.add(desk)
+    harness.catalog.register(tool("test/program.run", replays=True))
+    await harness.sources.start()
+    await harness.sources.await_readings_for("core/util.time.now")
+    waits = [
+        asyncio.create_task(harness.sources.await_readings_for(tool)) for tool in ("files/read", "test/program.run")
+    ]
+    files.gate.set()
+    await waits[0]
+    assert harness.state("files/read") is ToolState.ACTIVE
+    assert not waits[1].done()
+    desk.gate.set()
+    await waits[1]
+
+
+async def test_a_job_waits_for_a_source_no_longer_than_a_reading_may_take(new_harness: NewHarness) -> None:
+    harness, silent = new_harness(timeout_s=0.01), ScriptedSource("silent", READ)
+    silent.gate.clear()
+    await begun(harness, silent)
+    await harness.sources.await_readings_for("silent/read")
+    assert "did not answer" in harness.sources.unread("silent/read")
+
+
 @pytest.mark.promise("sources.one-never-delays-another")
 async def test_start_returns_before_anything_is_read_and_the_source_is_pending(new_harness: NewHarness) -> None:
     harness, source = new_harness(), ScriptedSource("files", READ)

@@ -416,3 +416,42 @@ async def test_remote_job_that_is_cancelled_while_its_next_run_is_on_its_way_is_
     await run
     assert harness.world.stops["job-1"] == 1
     assert (await harness.check()).state is CANCELLED
+
+
+# A run that waits for the first reading of its sources
+
+
+async def test_a_job_that_waits_for_its_sources_is_cancelled_at_once_and_was_never_called(
+    harness: JobHarness, process: Process
+) -> None:
+    waiting = asyncio.Event()
+
+    async def never(tool: str) -> None:
+        assert tool == a_job().call.tool
+        waiting.set()
+        await asyncio.Event().wait()
+
+    process.runs.await_readings_for = never
+    await harness.kept(a_job())
+    run = process.deliver()
+    await waiting.wait()
+    await process.cancel()
+    await run
+    assert (await harness.check()).state is CANCELLED
+    assert harness.world.calls == []
+
+
+async def test_a_job_waits_for_its_sources_no_longer_than_its_own_time(harness: JobHarness, process: Process) -> None:
+    async def until_late(_tool: str) -> None:
+        await asyncio.Event().wait()
+
+    process.runs.await_readings_for = until_late
+    harness.world.script = safe
+    job = a_job()
+    await harness.kept(job)
+    harness.clock.advance((job.deadline_unix_ms - harness.clock.unix_ms()) / 1_000 - 0.01)
+    run = process.deliver()
+    await harness.started()
+    harness.world.go["job-1"].set()
+    await run
+    assert len(harness.world.calls) == 1
