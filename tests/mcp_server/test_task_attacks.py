@@ -89,6 +89,19 @@ async def test_hubs_with_one_key_share_states_and_others_state_what_they_need(tm
     assert "Send the call again without it" in answers[0]["error"]["message"]
 
 
+async def test_hubs_of_one_store_take_each_others_states_without_a_key_file(tmp_path: Path, redis_url: str) -> None:
+    stores = {"stores": {"redis_url": redis_url}}
+    async with (
+        mcp_hub(tmp_path / "one", policy=ASKING, settings=stores) as one,
+        mcp_hub(tmp_path / "other", policy=ASKING, settings=stores) as other,
+        wire(one.url, NEWER, "", CAN_ASK) as here,
+        wire(other.url, NEWER, "", CAN_ASK) as there,
+    ):
+        state = (await here.call("core__fs_copy", COPY))["requestState"]
+        result = (await copied(there, state))["result"]
+        assert result["_meta"]["toolhub/error"]["kind"] == "APPROVAL_REQUIRED"
+
+
 @pytest.mark.promise("mcpserver.tasks")
 async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHub, picking: HeldJob) -> None:
     keys = keys_of(hub)

@@ -202,6 +202,56 @@ async def _read(client: Client, artifact_id: str) -> bytes:
     return b"".join([part.chunk async for part in stub.ReadArtifact(asked, metadata=client.metadata, timeout=60)])
 
 
+@pytest.mark.parametrize("kind", ["redis", "postgres alone"])
+async def test_plans_and_page_tokens_of_one_hub_are_taken_by_another_of_its_store(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings, policy = settings_for(kind, tmp_path, request), POLICY.replace("REQUIRE_APPROVAL", "REQUIRE_PLAN")
+    async with hubs_of(tmp_path, settings, [Echo()], [Echo()], policy=policy) as hubs:
+        people = Principals(*hubs)
+        for here, there in ((0, 1), (1, 0)):
+            note = {**NOTE, "path": f"note-{here}.txt"}
+            digest = await _planned(hubs[here], people.at(hubs[here]), note)
+            job = await people.at(hubs[there]).submit(FILE, note, request_id="work", plan_digest=digest)
+            last = (await people.at(hubs[here]).ended(job.job_id))[-1]
+            assert (state(last), last.error.message) == ("SUCCEEDED", "")
+        first = await people.at(hubs[0]).page(page_size=1)
+        second = await people.at(hubs[1]).page(page_size=1, page_token=first.next_page_token)
+        assert {job.job_id for job in (*first.jobs, *second.jobs)} == {
+            each.job_id for each in (await people.at(hubs[0]).page()).jobs
+        }
+        assert not any(hub.hub.deps.paths.plan_key.exists() for hub in hubs)
+
+
+async def test_a_plan_key_of_the_first_hub_becomes_the_stores_and_another_one_is_reported(
+    tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = merged(settings_for("redis", tmp_path, request), {"logs": {"level": "warning", "format": "json"}})
+    keys = {}
+    for number in (0, 2):
+        (tmp_path / f"hub-{number}" / "hub").mkdir(parents=True)
+        keys[number] = read_or_make_key(tmp_path / f"hub-{number}" / "hub" / "plan.key")
+    policy = POLICY.replace("REQUIRE_APPROVAL", "REQUIRE_PLAN")
+    async with hubs_of(tmp_path, settings, [], [], [], policy=policy) as hubs:
+        people = Principals(*hubs)
+        digest = await _planned(hubs[2], people.at(hubs[2]))
+        job = await people.at(hubs[1]).submit(FILE, NOTE, request_id="work", plan_digest=digest)
+        assert state((await people.at(hubs[0]).ended(job.job_id))[-1]) == "SUCCEEDED"
+        shared = hubs[1].hub.stores.shared_keys
+        assert shared is not None
+        assert await shared.agree("plan", keys[2]) == keys[0]
+    reports = [line for line in capfd.readouterr().err.splitlines() if "plan_key_differs" in line]
+    assert len(reports) == 1, reports
+    assert str(tmp_path / "hub-2" / "hub" / "plan.key") in reports[0]
+
+
+async def _planned(hub: RunningHub, client: Client, note: Mapping[str, Any] = NOTE) -> str:
+    """Return the digest of the plan to write the note."""
+    asked = request(FILE, note, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
+    answer = await hub.stub.Invoke(asked, metadata=client.metadata, timeout=60)
+    return str(answer.plan.plan_digest)
+
+
 async def test_plan_of_one_hub_is_committed_at_the_other_that_has_its_key(tmp_path: Path) -> None:
     policy = POLICY.replace("REQUIRE_APPROVAL", "REQUIRE_PLAN")
     settings = {"stores": {"file": str(tmp_path / "hub.db")}, "workspace": {"root": str(tmp_path / "workspaces")}}
@@ -213,8 +263,7 @@ async def test_plan_of_one_hub_is_committed_at_the_other_that_has_its_key(tmp_pa
     async with hubs_of(tmp_path, settings, [], [], policy=policy) as hubs:
         people = Principals(*hubs)
         here, there = people.at(hubs[0]), people.at(hubs[1])
-        asked = request(FILE, NOTE, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
-        plan = (await hubs[0].stub.Invoke(asked, metadata=here.metadata, timeout=60)).plan
-        job = await there.submit(FILE, NOTE, request_id="work", plan_digest=plan.plan_digest)
+        digest = await _planned(hubs[0], here)
+        job = await there.submit(FILE, NOTE, request_id="work", plan_digest=digest)
         last = (await here.ended(job.job_id))[-1]
         assert (state(last), last.error.message) == ("SUCCEEDED", "")

@@ -20,6 +20,7 @@ from toolhub_service.app.wiring.credentials import make_vault
 from toolhub_service.app.wiring.deps import Deps, make_deps
 from toolhub_service.app.wiring.identity import Credentials, make_credentials
 from toolhub_service.app.wiring.mcp import Mcp, McpAccess, make_engine, make_login_pages, make_mcp
+from toolhub_service.app.wiring.plan_key import read_plan_key
 from toolhub_service.app.wiring.server import (
     make_policy_file,
     make_server,
@@ -170,14 +171,17 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         runs.await_readings_for = sourcing.sources.await_readings_for
         searching = make_searching(deps, toolbox.catalog, stores)
         sources, unread, auth = ConfiguredSources(sourcing), sourcing.sources.unread, credentials.grpc
-        pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
-        kept = artifacts, vault, storage.report
+        await stores.start()  # once all listen to them, and before what needs the key that they may hold
+        on_refusal.push_async_callback(stores.close)
+        key = await read_plan_key(deps, stores)
+        works = stores, long_work, artifacts, unread, key
+        pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, *works)
+        kept = artifacts, vault, storage.report, key
         server = make_server(deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, *kept)
         logins = make_login_pages(deps, vault, audit, sources)
-        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts, logins)
+        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts, logins, key)
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
-        await stores.start()
         on_refusal.pop_all()  # from here on nothing raises, and the caller closes the hub
     return Hub(
         deps,

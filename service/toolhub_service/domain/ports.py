@@ -212,6 +212,16 @@ class KeyStore(Protocol):
         after the wait."""
 
 
+class SharedKeys(Protocol):
+    """Keys that all hubs of one store seal with, so that each takes what another has sealed."""
+
+    async def agree(self, name: str, own: bytes) -> bytes:
+        """Return the key of that name; `own` becomes it, durably, where the store has none.
+
+        Raises ToolFailure TOOL_UNAVAILABLE.
+        """
+
+
 class CallObserver(Protocol):
     """Metrics, traces and the error log: notified of what happens to calls; cannot influence them."""
 

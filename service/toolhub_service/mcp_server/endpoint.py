@@ -80,6 +80,7 @@ _TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
 # As over gRPC.
 _NAME_MAX_CHARS: Final = 256
 _STATE_REFUSED: Final = {"reason": "invalid_request_state"}
+_STATE_ADVICE: Final = "Send the call again without it."
 _AS_TASK: Final = {"execution": {"taskSupport": "optional"}}
 _INITIALIZED: Final = "notifications/initialized"
 # For a person to answer.
@@ -182,7 +183,7 @@ class Endpoint:
         except MCPError as refused:
             failed_as = str(refused.code)
             if refused.data == _STATE_REFUSED:
-                message = f"{refused.message}. {self._engine.state_advice}"
+                message = f"{refused.message}. {_STATE_ADVICE}"
                 raise MCPError(refused.code, message, refused.data) from refused
             raise
         except ValueError:  # from pydantic's validation, which the SDK answers

@@ -55,8 +55,6 @@ class Engine(msgspec.Struct, frozen=True):
     """Whose tools are listed without the source's name before theirs; `*`: all sources'."""
     names_clash: Callable[[Sequence[str]], None] = _do_nothing
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
-    state_advice: str = "Send the call again without it."
-    """The advice for a client whose state does not open with that key."""
     logins: LoginPages | None = None
     """Pages by which callers log in at sources; None: there are none."""
     approval_url: str = ""

@@ -57,8 +57,9 @@ class McpEndpoint(Section, frozen=True):
     state_key_file: Annotated[
         str,
         Meta(
-            description="File with 64 hexadecimal digits, the same for all hubs that share stores and an address: "
-            "a client may then bring an approved call back to any of them; empty: a key of the data folder's own."
+            description="File with 64 hexadecimal digits: the key that seals what MCP clients bring back with a call, "
+            "the same for all hubs of one address; empty: derived from the key that seals plans, which hubs of one "
+            "Redis or PostgreSQL share."
         ),
     ] = ""
     # Lists, and never a pattern: a page can reach loopback by any name that its owner resolves there (DNS rebinding).

@@ -431,6 +431,9 @@ LOG_KEY_USES_LOST: Final = _event(
 LOG_FILES_LOOSE: Final = _event(
     "files_loose", "warning", "Others may write what the hub trusts; `repair` is the command that ends it."
 )
+LOG_PLAN_KEY_DIFFERS: Final = _event(
+    "plan_key_differs", "warning", "The shared store has another plan.key than the data folder: the store's is used."
+)
 LOG_ACCESS_REFUSED: Final = _event(
     "access_refused",
     "warning",

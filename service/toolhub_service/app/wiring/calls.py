@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from toolhub_service.app.files.editing import RunnerLocks, read_or_make_key
+from toolhub_service.app.files.editing import RunnerLocks
 from toolhub_service.app.wiring.audit import make_upkeep
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores, not_installed
@@ -239,12 +239,10 @@ def make_pipeline(
     long_work: LongWork,
     artifacts: Artifacts,
     unread: Unread,
+    plan_key: bytes,
 ) -> Pipeline:
-    """Return the pipeline. Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = deps.observing.calls
     recorder = Recorder(audit, calls, deps.clock, deps.redactor)
-    # Kept in a file: a plan that was shown can be committed after a restart, and by another worker.
-    plan_key = read_or_make_key(deps.paths.plan_key)
     keys = Idempotency(
         stores.keys,
         calls,

@@ -14,7 +14,7 @@ import grpc
 import msgspec
 
 from toolhub_service import __version__
-from toolhub_service.app.files.editing import read_key, read_or_make_key
+from toolhub_service.app.files.editing import read_key
 from toolhub_service.app.listening import check_mcp, is_local
 from toolhub_service.app.wiring.calls import LongWork
 from toolhub_service.app.wiring.deps import Deps
@@ -147,6 +147,7 @@ def make_engine(
     long_work: LongWork,
     artifacts: Artifacts,
     logins: LoginPages,
+    plan_key: bytes,
 ) -> Engine:
     """Return the engine of the protocol's handlers, for requests of any transport."""
     chosen = deps.settings.server.mcp
@@ -171,8 +172,7 @@ def make_engine(
         redact=deps.redactor.text,
         on_policy=policy.subscribe,
         version=__version__,
-        state_key=_state_key(deps),
-        state_advice=_state_advice(deps.settings),
+        state_key=_state_key(deps, plan_key),
         mode=chosen.tools,
         unprefixed_sources=frozenset(chosen.unprefixed_sources),
         names_clash=deps.observing.mcp_names_clash,
@@ -200,21 +200,13 @@ def _base_of(settings: Settings, host: str, port: int) -> str:
     return f"{scheme}://{'[::1]' if ':' in host else '127.0.0.1'}:{port}"
 
 
-def _state_key(deps: Deps) -> bytes:
+def _state_key(deps: Deps, plan_key: bytes) -> bytes:
     """Return the key. Raises OSError, SecretFileInvalid."""
     file = deps.settings.server.mcp.state_key_file
     if not file:
         # Derived: with one key for two purposes, data sealed for one could be used for the other.
-        return hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest()
+        return hashlib.sha256(b"mcp request state\n" + plan_key).digest()
     return read_key(Path(file).expanduser(), "write 64 hexadecimal digits, such as those of `openssl rand -hex 32`")
-
-
-def _state_advice(settings: Settings) -> str:
-    """Return the advice for a state that this hub has not sealed."""
-    stores, advice = settings.stores, "Send the call again without it."
-    if settings.server.mcp.state_key_file or not (stores.postgres_url or stores.redis_url):
-        return advice
-    return f"{advice} Hubs that share their stores need the same key for it: server.mcp.state_key_file."
 
 
 class Mcp(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ from functools import partial
 
 from toolhub.v1.tool_service_pb2 import ServerInfo
 from toolhub_service import __version__
-from toolhub_service.app.files.editing import read_or_make_key
 from toolhub_service.app.files.modes import problem_of
 from toolhub_service.app.files.policy_files import PolicyFile
 from toolhub_service.app.files.sources_file import SourcesFile
@@ -118,10 +117,10 @@ def make_server(
     artifacts: Artifacts,
     vault: Vault,
     storage: StorageReport,
+    plan_key: bytes,
 ) -> Server:
     """Return the server with its port bound; nothing is accepted yet. Raises ListenRefused or OSError."""
-    # Kept in a file that hubs of one address share: each takes the tokens that another has given out.
-    pages = PageSeal(read_or_make_key(deps.paths.plan_key))
+    pages = PageSeal(plan_key)
     catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
     admission = AdmissionLayer(deps.settings.server.max_in_flight, deps.settings.server.max_watches)
     discovery = Discovery(

@@ -21,7 +21,7 @@ from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.inner_log import InnerLogStore
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.memory import MemoryStore
-from toolhub_service.domain.ports import KeyStore
+from toolhub_service.domain.ports import KeyStore, SharedKeys
 from toolhub_service.domain.source import PinStore
 from toolhub_service.domain.storage import Room, StorageDirectory
 from toolhub_service.domain.tool import UsageStore
@@ -67,6 +67,8 @@ class Stores(msgspec.Struct, frozen=True):
     """Files and links that the stores share."""
     counts: SharedCounts | None = None
     """None: each hub counts for itself."""
+    shared_keys: SharedKeys | None = None
+    """None: the hub seals with keys of its data folder, which is nobody else's store."""
 
     async def start(self) -> None:
         """Start all or none. Raises ToolFailure or HubFailure with a message for the operator."""
@@ -142,6 +144,7 @@ def _shared(deps: Deps) -> Stores:
     from toolhub_service.stores.redis.keys import RedisKeys
     from toolhub_service.stores.redis.record_layouts import CREDENTIAL_LAYOUT, INNER_CALL_LAYOUT
     from toolhub_service.stores.redis.records import RedisApprovals, RedisArtifacts, RedisPins, RedisRecords
+    from toolhub_service.stores.redis.shared_keys import RedisSharedKeys
     from toolhub_service.stores.redis.usage import RedisUsage
 
     return Stores(
@@ -157,6 +160,7 @@ def _shared(deps: Deps) -> Stores:
         Credentials(RedisRecords(link, CREDENTIALS, CREDENTIAL_LAYOUT)),
         beneath=[link],
         counts=counts,
+        shared_keys=RedisSharedKeys(link),
     )
 
 
@@ -202,6 +206,7 @@ def _in_postgres(deps: Deps) -> Stores:
             PostgresPins,
             PostgresRecords,
         )
+        from toolhub_service.stores.postgres.shared_keys import PostgresSharedKeys
         from toolhub_service.stores.postgres.usage import PostgresUsage
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
@@ -223,6 +228,7 @@ def _in_postgres(deps: Deps) -> Stores:
         Credentials(PostgresRecords(link, CREDENTIALS)),
         beneath=beneath,
         counts=counts,
+        shared_keys=PostgresSharedKeys(link),
     )
 
 

@@ -109,6 +109,10 @@ class Observing:
         for command in commands:
             self.log.warning(names.LOG_FILES_LOOSE, repair=command)
 
+    def plan_key_differs(self, file: Path) -> None:
+        """Log that the hub seals with the key of the shared store, not with the one in its folder."""
+        self.log.warning(names.LOG_PLAN_KEY_DIFFERS, file=str(file), advice="remove the file, or the store's key")
+
     def scripts_cannot_start(self, reason: str) -> None:
         """Log that no script of a skill can start on this machine."""
         self.log.warning(names.LOG_SCRIPTS_LACKING, reason=reason)
