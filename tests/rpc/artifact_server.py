@@ -72,7 +72,7 @@ class BrokenStreams(Layer):
         if method.name == "WriteArtifact" and self.after:
             self._left = self.after.pop(0)
 
-    def received(self, method: Method, state: None, request: Any) -> None:
+    def on_request(self, method: Method, state: None, request: Any) -> None:
         if method.name == "WriteArtifact" and self._left:
             self._left -= 1
             if not self._left:

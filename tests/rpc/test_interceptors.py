@@ -42,11 +42,11 @@ class RecordingLayer(Layer):
         self.seen.append(f"enter {method.kind}")
         return method.name
 
-    def received(self, method: Method, state: str, message: Any) -> None:
+    def on_request(self, method: Method, state: str, message: Any) -> None:
         assert state == method.name
         self.seen.append("received")
 
-    def sent(self, method: Method, state: str) -> None:
+    def on_response(self, method: Method, state: str) -> None:
         self.seen.append("sent")
 
     def leave(self, method: Method, state: str, context: ServicerContext, error: BaseException | None) -> None:

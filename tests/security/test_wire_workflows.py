@@ -250,7 +250,10 @@ class TestForeignPrompts:
 
     def test_a_node_that_is_named_again_and_again_counts_once(self) -> None:
         nodes = ["1", "2"] * 100_000 + [["1"], None, 1]
-        assert PromptStatus(PromptState.SUCCEEDED, messages={"execution_cached": {"nodes": nodes}}).cached == ("1", "2")
+        assert PromptStatus(PromptState.SUCCEEDED, messages={"execution_cached": {"nodes": nodes}}).cached_nodes == (
+            "1",
+            "2",
+        )
 
     @pytest.mark.parametrize("headers", [{"X-Key": "s3cret\r\nx-evil: 1"}, {"Host": "evil"}, {"X-Key": "ключ-s3cret"}])
     async def test_headers_that_break_out_are_reported_without_their_values(

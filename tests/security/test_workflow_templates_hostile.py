@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.comfyui.template_files import SIDECAR, made, problems, property_of, sidecar, write
-from toolhub_service.adapters.comfyui.files.media_types import accepted_as
-from toolhub_service.adapters.comfyui.files.metadata import PARTS_MAX, SIGNATURE, DamagedImage, PngFilter, filtered
+from toolhub_service.adapters.comfyui.files.media_types import choose_media_type
+from toolhub_service.adapters.comfyui.files.metadata import PARTS_MAX, SIGNATURE, DamagedImage, PngFilter, filter_chunks
 from toolhub_service.adapters.comfyui.workflow.loading import load_templates
 from toolhub_service.adapters.comfyui.workflow.strict_files import YAML_MAX_BYTES, read_value
 from toolhub_service.adapters.comfyui.workflow.template import TemplateInvalid
@@ -142,7 +142,7 @@ async def passed(data: bytes, step: int = 1 << 16) -> bytes:
         for at in range(0, len(data), step):
             yield data[at : at + step]
 
-    return b"".join([piece async for piece in filtered(arriving(), PngFilter())])
+    return b"".join([piece async for piece in filter_chunks(arriving(), PngFilter())])
 
 
 class TestPictures:
@@ -183,5 +183,5 @@ class TestPictures:
         ],
     )
     def test_a_file_that_only_claims_to_be_a_picture_is_not_kept_as_one(self, data: bytes) -> None:
-        assert accepted_as(data, ("image/png", "image/jpeg")) == ""
-        assert accepted_as(data, ()) != "text/html"
+        assert choose_media_type(data, ("image/png", "image/jpeg")) == ""
+        assert choose_media_type(data, ()) != "text/html"

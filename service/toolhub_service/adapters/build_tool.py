@@ -74,20 +74,20 @@ def build_tool(description: ToolDescription | Mapping[str, Any], parts: Parts) -
     if isinstance(description, ToolDescription):
         described = description
     else:
-        described = _converted(description, ToolDescription, "the description")
+        described = _convert_or_refuse(description, ToolDescription, "the description")
     if described.type not in _TYPES:
         raise LoadRefused(f"`type` must be one of {', '.join(_TYPES)}")
     config_type, make = _TYPES[described.type]
     if not described.name and config_type is not _CustomConfig:
         raise LoadRefused("`name` is missing: give one such as acme/sales.query")
-    tool = make(_converted(described.config, config_type, "`config`"), parts)
+    tool = make(_convert_or_refuse(described.config, config_type, "`config`"), parts)
     if described.name and described.name != tool.name:
         # The name is an attribute of the class (`ClassVar`): a subclass renames this tool only and not all of its type.
         tool.__class__ = type(type(tool).__name__, (type(tool),), {"name": described.name})
     return tool
 
 
-def _converted(value: Mapping[str, Any], kind: type[Value], what: str) -> Value:
+def _convert_or_refuse(value: Mapping[str, Any], kind: type[Value], what: str) -> Value:
     try:
         return msgspec.convert(dict(value), kind)
     except msgspec.ValidationError as error:

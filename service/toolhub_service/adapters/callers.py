@@ -25,7 +25,7 @@ REFUSED: Final = "CREDENTIAL_REFUSED"
 """State of a credential that the source's server rejects."""
 
 
-def refused(what: str, terms: PerUserTerms) -> ToolFailure:
+def credential_refusal(what: str, terms: PerUserTerms) -> ToolFailure:
     """The server rejects the caller's credential, even after a refresh where refreshing is possible."""
     return refuse(
         ErrorKind.PERMISSION_DENIED,
@@ -42,7 +42,7 @@ def refused(what: str, terms: PerUserTerms) -> ToolFailure:
 # models and stored in records, so the secret is masked in all of them.
 
 
-async def hidden(
+async def run_masked(
     credential: CallerCredential | None,
     latest: Callable[[], CallerCredential | None],
     sink: EventSink,
@@ -52,10 +52,10 @@ async def hidden(
     is a new one after the server has rejected the first."""
     masks = _Masks(latest)
     masks.add(credential)
-    return await _masked(masks, sink, run)
+    return await _run_with_masks(masks, sink, run)
 
 
-async def _masked(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]) -> Outcome:
+async def _run_with_masks(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]) -> Outcome:
     before = HIDES.set(lambda: masks.mask)
     try:
         outcome = await run(_MaskedSink(sink, masks))
@@ -117,41 +117,41 @@ class CallersOf:
 
     async def of(self, call: GrantedCall) -> CallerCredential | None:
         """Return the caller's credential; None when the source also serves callers without one. Raises ToolFailure."""
-        return self._noted(call, await self.vault.credential(call.call.principal, self.terms.source))
+        return self._mask_in_call(call, await self.vault.credential(call.call.principal, self.terms.source))
 
-    async def known(self, call: GrantedCall) -> CallerCredential | None:
+    async def credential_to_mask(self, call: GrantedCall) -> CallerCredential | None:
         """Return the caller's credential for masking only: None instead of a ToolFailure when there is none."""
         try:
             return await self.of(call)
         except ToolFailure:
             return None  # the call itself fails where it needs the credential
 
-    async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
+    async def renew(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
         """Return a new credential in place of one that the server rejects; None when there is none. Raises
         ToolFailure."""
-        return self._noted(call, await self.vault.renewed(call.call.principal, self.terms.source, used.secret))
+        return self._mask_in_call(call, await self.vault.renewed(call.call.principal, self.terms.source, used.secret))
 
-    def _noted(self, call: GrantedCall, credential: CallerCredential | None) -> CallerCredential | None:
+    def _mask_in_call(self, call: GrantedCall, credential: CallerCredential | None) -> CallerCredential | None:
         if (masks := self._given.get(call.call.call_id)) is not None:
             masks.add(credential)
         return credential
 
-    async def hidden(
+    async def run_masked(
         self, call: GrantedCall, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
     ) -> Outcome:
-        """Do the same as the function `hidden`, for a call that requests its credential here."""
+        """Do the same as the function `run_masked`, for a call that requests its credential here."""
         call_id = call.call.call_id
         masks = self._given[call_id] = _Masks()
         try:
-            await self.known(call)
-            return await _masked(masks, sink, run)
+            await self.credential_to_mask(call)
+            return await _run_with_masks(masks, sink, run)
         finally:
             del self._given[call_id]
 
-    def refused(self, call: GrantedCall) -> ToolFailure:
-        return refused(call.spec.name, self.terms)
+    def refusal(self, call: GrantedCall) -> ToolFailure:
+        return credential_refusal(call.spec.name, self.terms)
 
-    def merged(self, headers: Headers, credential: CallerCredential | None) -> Headers:
+    def merge_headers(self, headers: Headers, credential: CallerCredential | None) -> Headers:
         """Return the headers with the caller's credential; the source's own authorization headers are left out."""
         if credential is None:
             return headers
@@ -163,7 +163,7 @@ def others(headers: Headers, header: str) -> Headers:
     return tuple(field for field in headers if field[0].lower() not in ("authorization", header))
 
 
-def opened_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | None:
+def open_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | None:
     """Return None when the source has no per-user credentials. Raises ValueError where they cannot be stored."""
     if terms is None:
         return None
@@ -188,8 +188,8 @@ class CallersOfHosts:
     async def of(self, principal: Principal, name: str) -> CallerCredential | None:
         return await self._vault.credential(principal, name) if principal.may_know_source(name) else None
 
-    async def renewed(self, principal: Principal, name: str, used: str) -> CallerCredential | None:
+    async def renew(self, principal: Principal, name: str, used: str) -> CallerCredential | None:
         return await self._vault.renewed(principal, name, used)
 
-    def refused(self, name: str) -> ToolFailure:
-        return refused(f"The host {name}", self._terms[name])
+    def refusal(self, name: str) -> ToolFailure:
+        return credential_refusal(f"The host {name}", self._terms[name])

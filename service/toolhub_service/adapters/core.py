@@ -221,7 +221,7 @@ class CoreAdapter:
         try:
             args = msgspec.convert(planned.args, tool.In)
         except msgspec.ValidationError:
-            args = _typed(tool, planned.args)
+            args = _convert_args(tool, planned.args)
         context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
@@ -257,14 +257,14 @@ class CoreAdapter:
     def effects(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
         with closing(self._context(call, SILENT)) as context:
-            return tuple(_asked(tool, lambda args: tool.effects(args, context), call.planned))
+            return tuple(_ask_tool(tool, lambda args: tool.effects(args, context), call.planned))
 
     async def foresee(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
         if type(tool).foresee is Tool.foresee:
             return self.effects(call)
         with closing(self._context(call, SILENT)) as context:
-            return tuple(await tool.foresee(_typed(tool, call.planned.args), context))
+            return tuple(await tool.foresee(_convert_args(tool, call.planned.args), context))
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
         tool = self._tool(planned)
@@ -272,7 +272,7 @@ class CoreAdapter:
             return NO_PRECONDITIONS
         identity = self._workspaces.identity(planned.call)
         try:
-            paths = {check_path(path) for path in _asked(tool, tool.touches, planned)}
+            paths = {check_path(path) for path in _ask_tool(tool, tool.touches, planned)}
             if not paths:
                 return Preconditions(identity)
             entries = await to_thread(partial(self._entries, planned.call, sorted(paths)))
@@ -302,13 +302,13 @@ class CoreAdapter:
         tool = self._tool(planned)
         if tool.annotations.read_only or type(tool).has_side_effects is Tool.has_side_effects:
             return planned.spec.has_side_effects
-        return _asked(tool, tool.has_side_effects, planned)
+        return _ask_tool(tool, tool.has_side_effects, planned)
 
     def upstream(self, planned: PlannedCall) -> str:
         tool = self._tool(planned)
         if type(tool).upstream is Tool.upstream:
             return planned.spec.upstream_key
-        return _asked(tool, tool.upstream, planned) or planned.spec.upstream_key
+        return _ask_tool(tool, tool.upstream, planned) or planned.spec.upstream_key
 
     def _context(self, call: GrantedCall, sink: EventSink) -> ToolContext:
         asked = call.planned.call
@@ -350,7 +350,7 @@ def _works_in_folder(spec: ToolSpec) -> bool:
     return any(argument.role in _PATHS for argument in spec.guarded)
 
 
-def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
+def _convert_args(tool: AnyTool, args: JsonObject) -> ToolInput:
     try:
         return msgspec.convert(args, tool.In)
     except msgspec.ValidationError:
@@ -373,9 +373,9 @@ def _whole(value: JsonValue) -> JsonValue:
     return value
 
 
-def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: PlannedCall) -> Answer:
+def _ask_tool(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: PlannedCall) -> Answer:
     """Return the tool's answer about a call that does not run yet."""
-    args = _typed(tool, planned.args)
+    args = _convert_args(tool, planned.args)
     try:
         return question(args)
     except ToolFailure:

@@ -88,15 +88,15 @@ def load_custom_tools(
     or of an entry point that only one installed distribution offers.
     """
 
-    def imported(reference: ToolReference) -> AnyTool:
+    def load_reference(reference: ToolReference) -> AnyTool:
         return make_tool(import_trusted(reference.path, trusted_namespaces), reference.arguments)
 
-    def entered(point: EntryPoint) -> AnyTool:
+    def load_entry_point(point: EntryPoint) -> AnyTool:
         return make_tool(point.load(), {})
 
-    candidates = [(reference.path, partial(imported, reference)) for reference in references]
+    candidates = [(reference.path, partial(load_reference, reference)) for reference in references]
     candidates += [
-        (f"{_distribution(point)}.{point.name}", partial(entered, point))
+        (f"{_distribution(point)}.{point.name}", partial(load_entry_point, point))
         for point in _entry_points(allowed_entry_points)
     ]
     makers: list[tuple[str, Callable[[], AnyTool]]] = [*candidates, *built]

@@ -29,7 +29,7 @@ def decide_statement(policy: PolicySource, call: GrantedCall, statement: Stateme
         return
     raise refuse(
         ErrorKind.POLICY_DENIED,
-        f"The database says that the statement touches {_listed(statement)}. {_reason(verdict)}",
+        f"The database says that the statement touches {_list_tables(statement)}. {_reason(verdict)}",
         rule_id=verdict.rule_id,
         policy_revision=verdict.policy_revision,
         statement_class=statement.kind,
@@ -37,7 +37,7 @@ def decide_statement(policy: PolicySource, call: GrantedCall, statement: Stateme
     )
 
 
-def _listed(statement: Statement) -> str:
+def _list_tables(statement: Statement) -> str:
     shown = [*statement.tables[:_SHOWN]]
     if more := len(statement.tables) - _SHOWN:
         shown += [f"{more} more"] if more > 0 else []

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import re2
 from msgspec import structs
 
-from toolhub_service.adapters.upstream import one_line, shortened, written
+from toolhub_service.adapters.upstream import one_line, shorten, write_json
 from toolhub_service.config.source_config import Source, ToolTerms
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -89,7 +89,7 @@ class SourceTerms:
         return ToolSpec(
             name=name,
             kind=self.kind,
-            description=shortened(description, DESCRIPTION_MAX_BYTES),
+            description=shorten(description, DESCRIPTION_MAX_BYTES),
             input_schema=input_schema,
             output_schema=output_schema,
             tags=tuple(dict.fromkeys((*self.tags, self.kind.value, self.name))),
@@ -135,7 +135,7 @@ def refusal(check: Callable[[], object]) -> str:
 
 def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
     """Return why a schema cannot be used, as part of a sentence; empty when it can."""
-    text = written(schema)
+    text = write_json(schema)
     if text is None:
         return "it is nested too deeply."
     if len(text) > SCHEMA_MAX_BYTES:
@@ -153,7 +153,7 @@ class UsableSchema(NamedTuple):
     """Why nothing of it can be used, as part of a sentence."""
 
 
-_KEPT_AS: Final = frozenset({"bytes", "sha256"})  # a schema too large for a pin, as `kept_json` writes it
+_KEPT_AS: Final = frozenset({"bytes", "sha256"})  # a schema too large for a pin, as `keep_json` writes it
 
 
 # Raises SchemaRefused, a ValueError, where nothing of a schema can be used.
@@ -217,7 +217,7 @@ class Overrides:
         Raises ValueError when an `error_pattern` is no regular expression.
         """
         self._rules: tuple[tuple[re.Pattern[str], ToolTerms, FindsError | None], ...] = tuple(
-            (re.compile(fnmatch.translate(glob)), terms_of_glob, _compiled(glob, terms_of_glob.error_pattern))
+            (re.compile(fnmatch.translate(glob)), terms_of_glob, _compile_pattern(glob, terms_of_glob.error_pattern))
             # Of several globs that match, the last one written applies.
             for glob, terms_of_glob in reversed([*(terms or {}).items()])
         )
@@ -232,7 +232,7 @@ class Overrides:
         return next((finds for glob, _, finds in self._rules if glob.match(own_name)), None)
 
 
-def _compiled(glob: str, pattern: str) -> FindsError | None:
+def _compile_pattern(glob: str, pattern: str) -> FindsError | None:
     if not pattern:
         return None
     try:
@@ -246,7 +246,7 @@ def _compiled(glob: str, pattern: str) -> FindsError | None:
     return finds
 
 
-def limited(problems: list[str]) -> tuple[str, ...]:
+def limit_problems(problems: list[str]) -> tuple[str, ...]:
     """Return the first problems of a reading, and how many more there are."""
     if len(problems) <= PROBLEMS_MAX:
         return tuple(problems)

@@ -37,17 +37,17 @@ from toolhub_service.adapters.remote_polling import (
     WILL_NOT_STOP,
     WILL_STOP,
     UnclearPoint,
-    asked_to_stop,
-    attached,
+    add_location,
     evidence,
-    located,
+    mark_of_follower,
+    mark_of_refusal,
+    mark_of_start,
+    mark_of_stop,
     may_run,
     never_sent,
     new_mark,
     no_job,
     not_taken,
-    refused,
-    sent,
     unforeseen,
     unknown,
 )
@@ -181,7 +181,7 @@ class _Run:
         if not taken.accepted:
             found = await self._look_up() if may_run(taken) else None
             taken = found or await self._start()
-        await self._keep(attached(self.mark, taken))
+        await self._keep(mark_of_follower(self.mark, taken))
 
     async def _start(self) -> RemoteMark:
         """Send the start, again only where it certainly was not taken. Return the accepted mark."""
@@ -190,7 +190,7 @@ class _Run:
             if self._stopping.is_set():
                 raise never_sent(self._call)
             # Stored before sending, so that a run after a crash knows that there may be something to look up.
-            await self._keep(sent(self.mark, self._on.clock.unix_ms()))
+            await self._keep(mark_of_start(self.mark, self._on.clock.unix_ms()))
             try:
                 return await self._on.remote.start(self._call, self.mark)
             except RemoteUnclear as unclear:
@@ -198,7 +198,7 @@ class _Run:
                 found = await self._look_up()
             except (ToolFailure, QuestionAsked):
                 # Stored so that a later run does not look for work that the server has certainly not taken.
-                await self._keep(refused(self.mark))
+                await self._keep(mark_of_refusal(self.mark))
                 raise
             if found is not None:
                 return found
@@ -258,7 +258,7 @@ class _Run:
         except RemoteUnclear as unclear:
             raise unknown(self._call, self.mark, UnclearPoint.RESULT, unclear) from unclear
         except ToolFailure as verdict:
-            raise located(self._call, self.mark, verdict.error) from verdict
+            raise add_location(self._call, self.mark, verdict.error) from verdict
         return structs.replace(outcome, evidence=(*outcome.evidence, evidence(self._call, self.mark)))
 
     async def _stop_when_asked(self) -> None:
@@ -268,7 +268,7 @@ class _Run:
         """
         await self._stopping.wait()
         try:
-            await self._keep(asked_to_stop(self.mark, self._on.clock.unix_ms()))
+            await self._keep(mark_of_stop(self.mark, self._on.clock.unix_ms()))
         except ToolFailure:
             return
         pauses = self._on.pauses()

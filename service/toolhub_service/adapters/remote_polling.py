@@ -63,13 +63,13 @@ def new_mark(job_id: str) -> RemoteMark:
     return RemoteMark(key=str(uuid.uuid5(_KEYS, job_id)))
 
 
-def sent(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
+def mark_of_start(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
     """Return the mark of a start that is about to be sent."""
     details = {name: value for name, value in mark.details.items() if name != _REFUSED}
     return structs.replace(mark, details={**details, _SENT_AT: str(at_unix_ms)})
 
 
-def refused(mark: RemoteMark) -> RemoteMark:
+def mark_of_refusal(mark: RemoteMark) -> RemoteMark:
     """Return the mark of a start that was refused: nothing runs, and there is nothing to look up."""
     return structs.replace(mark, details={**mark.details, _REFUSED: "true"})
 
@@ -79,12 +79,12 @@ def may_run(mark: RemoteMark) -> bool:
     return mark.accepted or (_SENT_AT in mark.details and _REFUSED not in mark.details)
 
 
-def asked_to_stop(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
+def mark_of_stop(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
     """Return the mark of work that is about to be asked to stop."""
     return structs.replace(mark, details={**mark.details, _STOP_AT: str(at_unix_ms)})
 
 
-def attached(mark: RemoteMark, accepted: RemoteMark) -> RemoteMark:
+def mark_of_follower(mark: RemoteMark, accepted: RemoteMark) -> RemoteMark:
     """Return the accepted mark of work that the remote side has, with one more run counted that follows it."""
     times = int(mark.details.get(_ATTACHED, "0")) + 1
     details = {**mark.details, **accepted.details, _ATTACHED: str(times)}
@@ -129,7 +129,7 @@ def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Excep
     return ToolFailure(ToolError(ErrorKind.OUTCOME_UNKNOWN, message, retryable=call.safe_to_repeat, details=details))
 
 
-def located(call: GrantedCall, mark: RemoteMark, error: ToolError) -> ToolFailure:
+def add_location(call: GrantedCall, mark: RemoteMark, error: ToolError) -> ToolFailure:
     """Return the remote side's own error, with where it happened."""
     return ToolFailure(structs.replace(error, details={**facts(call, mark), **error.details}))
 

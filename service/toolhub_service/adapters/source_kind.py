@@ -277,14 +277,14 @@ def _words(schema: JsonValue, *, is_required: bool) -> Iterator[str]:
     if is_required:
         yield "required"
     if "default" in part:
-        yield f"else {_shown(part['default'])}"
+        yield f"else {_short_text(part['default'])}"
 
 
 def _kind(schema: JsonObject) -> str:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str):
         more = f" or {len(values) - _VALUES_MAX} more" if len(values) > _VALUES_MAX else ""
-        return " | ".join(map(_shown, values[:_VALUES_MAX])) + more
+        return " | ".join(map(_short_text, values[:_VALUES_MAX])) + more
     if schema.get("format") == "hub-artifact":
         return "artifact id"
     kind = schema.get("type")
@@ -299,6 +299,6 @@ def _range(schema: JsonObject) -> str:
     return f"{'' if lowest is None else f'{lowest} '}…{'' if highest is None else f' {highest}'}"
 
 
-def _shown(value: JsonValue) -> str:
+def _short_text(value: JsonValue) -> str:
     text = " ".join(str(value).split()) if isinstance(value, str) else repr(value)
     return text if len(text) <= _TEXT_MAX_CHARS else f"{text[: _TEXT_MAX_CHARS - 1]}…"

@@ -43,14 +43,14 @@ def full_name(source: str, own_name: str) -> str:
     path = own_name if _PLAIN.fullmatch(own_name) else ".".join(_word(word) for word in own_name.split("."))
     room = NAME_MAX_CHARS - len(source) - 1
     # The digest distinguishes long names with the same beginning.
-    return f"{source}/{path}" if len(path) <= room else _marked(f"{source}/{path}", _digest_of(own_name))
+    return f"{source}/{path}" if len(path) <= room else _append_suffix(f"{source}/{path}", _digest_of(own_name))
 
 
 def _digest_of(own_name: str) -> str:
     return hashlib.sha256(own_name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
 
 
-def _marked(name: str, suffix: str) -> str:
+def _append_suffix(name: str, suffix: str) -> str:
     return f"{name[: NAME_MAX_CHARS - len(suffix) - 1].rstrip('.-')}_{suffix}"
 
 
@@ -67,11 +67,11 @@ def known_name(source: str, own_name: str, what: str) -> str:
 
 def _word(word: str) -> str:
     """Return one of the words between dots, in the hub's grammar."""
-    spelled = "".join(char if char in _ALLOWED else _spelled(char) for char in word)
+    spelled = "".join(char if char in _ALLOWED else _spell_char(char) for char in word)
     return f"_{spelled}" if not spelled or spelled[0] == "-" else spelled
 
 
-def _spelled(char: str) -> str:
+def _spell_char(char: str) -> str:
     return "_" if char.isascii() else f"u{ord(char):04x}"
 
 
@@ -113,7 +113,7 @@ def with_suffix(definition: Definition, suffix: JsonValue) -> Definition:
     """Return the definition under its name with the suffix, which its pin holds, too. None: the definition itself."""
     if not isinstance(suffix, str) or not suffix:
         return definition
-    spec = replace(definition.spec, name=_marked(definition.spec.name, suffix), digest="")
+    spec = replace(definition.spec, name=_append_suffix(definition.spec.name, suffix), digest="")
     return structs.replace(definition, spec=spec, remote={**definition.remote, _SUFFIX: suffix})
 
 

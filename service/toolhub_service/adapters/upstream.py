@@ -51,7 +51,7 @@ class RefCounted:
         self.is_closed = False  # whether new users are refused
 
     @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
+    async def hold(self) -> AsyncIterator[None]:
         self._users += 1
         try:
             yield
@@ -106,7 +106,7 @@ def client_context(terms: ClientTls) -> ssl.SSLContext:
     return context
 
 
-def written(value: JsonValue) -> bytes | None:
+def write_json(value: JsonValue) -> bytes | None:
     """Return a parsed JSON value as compact JSON; None when it is nested too deeply to be serialized."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
@@ -114,25 +114,25 @@ def written(value: JsonValue) -> bytes | None:
         return None
 
 
-def shortened(text: str, max_bytes: int) -> str:
+def shorten(text: str, max_bytes: int) -> str:
     """Return the beginning of the text, at most so many bytes of UTF-8; invalid Unicode is replaced."""
     return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 
 
-def kept_text(text: str, max_bytes: int) -> JsonValue:
+def keep_text(text: str, max_bytes: int) -> JsonValue:
     """Return the text; if it is too long, its beginning, length and digest."""
-    short = shortened(text, max_bytes)
+    short = shorten(text, max_bytes)
     if len(short) == len(text):
         return text
     data = text.encode("utf-8", "replace")
     return {"beginning": short, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def kept_json(value: JsonValue, max_bytes: int) -> JsonValue:
+def keep_json(value: JsonValue, max_bytes: int) -> JsonValue:
     """Return the value; if it is too large, only its length and digest."""
     if isinstance(value, str):
-        return kept_text(value, max_bytes)
-    data = written(value)
+        return keep_text(value, max_bytes)
+    data = write_json(value)
     if data is None:
         return {"unreadable": _TOO_DEEP}
     if len(data) <= max_bytes:
@@ -163,7 +163,7 @@ def as_number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
+def quote_foreign(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
     """Return foreign text for handing on: redacted, without control characters; of a long one both ends."""
     left_out = max(0, len(text) - 2 * CHECKED_CHARS)
     # Each end is redacted by itself; where the text was cut, nothing is shown.
@@ -181,12 +181,12 @@ def without_paths(text: str) -> str:
     return _PATH.sub("<path>", text)
 
 
-def quoted_answer(excerpt: str) -> str:
+def quote_answer(excerpt: str) -> str:
     """Return a sentence with the excerpt of the upstream's answer."""
     return f"It says: {excerpt}" if excerpt else "It gave no reason."
 
 
-async def kept_bytes(
+async def keep_bytes(
     data: bytes, call: Call, artifacts: ArtifactService | None, *, media_type: str = "", name: str = ""
 ) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
     """Return bytes as a value: the artifact that stores them, or why they are not stored.

@@ -88,7 +88,7 @@ class RememberedBytes:
         self._memory = memory
         self._room = room
 
-    async def bound(self, principal_id: str, size_bytes: int) -> Bound:
+    async def storage_bound(self, principal_id: str, size_bytes: int) -> Bound:
         if self._room is not None:
             self._room.check(size_bytes)
         tenancy = self._directory.tenancy_of(principal_id)

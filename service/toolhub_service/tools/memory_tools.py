@@ -59,7 +59,7 @@ class MemoryTerms(msgspec.Struct, frozen=True):
 class MemoryRoom(Protocol):
     """How much a principal may still store."""
 
-    async def bound(self, principal_id: str, size_bytes: int) -> Bound:
+    async def storage_bound(self, principal_id: str, size_bytes: int) -> Bound:
         """Return the bound of all that the principal has stored. Raises ToolFailure BUDGET_EXCEEDED when `size_bytes`
         more would exceed its tenant's bound, or take the reserve of the disk."""
 
@@ -70,7 +70,7 @@ class MemoryRoom(Protocol):
 class Unbounded:
     """Implements `MemoryRoom` where no hub bounds what is stored."""
 
-    async def bound(self, principal_id: str, size_bytes: int) -> Bound:
+    async def storage_bound(self, principal_id: str, size_bytes: int) -> Bound:
         return Bound("memory.max_bytes", 2**62)
 
     def soft_notice(self, principal_id: str, used_bytes: int) -> str:
@@ -165,7 +165,7 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
             )
             raise _invalid("/text", "maxLength", message)
         item = self._item(args, context)
-        bound = await self._room.bound(item.owner, len(item.text.encode("utf-8", "surrogatepass")))
+        bound = await self._room.storage_bound(item.owner, len(item.text.encode("utf-8", "surrogatepass")))
         used_bytes = await self._store.write(item, MemoryQuota(self._terms.max_items, bound.max_bytes, bound.limit))
         context.proves(EvidenceType.TEXT, item.item_id, f"{len(item.text)} characters remembered")
         if notice := self._room.soft_notice(item.owner, used_bytes):

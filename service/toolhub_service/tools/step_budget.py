@@ -35,7 +35,7 @@ class StepBudget:
         self._advice = advice
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return self._left
 
     def spend(self, steps: int = 1) -> None:

@@ -284,6 +284,6 @@ class ValidationLayer(Layer):
         is_ours = method.service.startswith("toolhub.") and method.name != "InvokeSession"
         return super().concerns(hook, method) and is_ours
 
-    def received(self, method: Method, state: None, message: Message) -> None:
+    def on_request(self, method: Method, state: None, message: Message) -> None:
         if not self._rules.keeps(message):
             self._envelope.check(message)

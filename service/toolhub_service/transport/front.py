@@ -248,15 +248,15 @@ class Hooks:
             if "enter" in does or "leave" in does:
                 self.entries.append(does.get("enter", _nothing))
                 place = len(self.entries)
-            for hook, places in (("received", self.receivers), ("sent", self.senders)):
+            for hook, places in (("on_request", self.receivers), ("on_response", self.senders)):
                 if hook in does:
                     places.append((place, does[hook]))
             if "leave" in does:
                 self.leavers.insert(0, (place, does["leave"]))
             if "failure" in does:
                 self._failures.insert(0, does["failure"])
-            self.received += layer.counters("received", method)
-            self.sent += layer.counters("sent", method)
+            self.received += layer.counters("on_request", method)
+            self.sent += layer.counters("on_response", method)
 
     async def enter(self, context: ServicerContext, states: list[Any]) -> None:
         """Enter every layer, before any of the request is read."""

@@ -69,7 +69,7 @@ def caller_share() -> str:
 # Layers
 
 
-HOOKS: Final = ("enter", "received", "sent", "failure", "leave")
+HOOKS: Final = ("enter", "on_request", "on_response", "failure", "leave")
 
 
 class MessageCount(Protocol):
@@ -90,17 +90,17 @@ class Layer:
         return hook in self.hooks
 
     def counters(self, hook: str, method: Method) -> Sequence[MessageCount]:
-        """Return the counters of messages for the hook `received` or `sent`; called once. The front counts in place,
-        because a hook that only counts would cost one more function call per message."""
+        """Return the counters of messages for the hook `on_request` or `on_response`; called once. The front counts in
+        place, because a hook that only counts would cost one more function call per message."""
         return ()
 
     def enter(self, method: Method, context: ServicerContext) -> Any:
         """Called before the handler. Raise to refuse the RPC."""
 
-    def received(self, method: Method, state: Any, message: Any) -> None:
+    def on_request(self, method: Method, state: Any, message: Any) -> None:
         """Called with each request message. Raise to refuse it."""
 
-    def sent(self, method: Method, state: Any) -> None:
+    def on_response(self, method: Method, state: Any) -> None:
         """Called with each response message of a generator or unary handler."""
 
     def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from tests.fakes.artifacts import a_call
-from toolhub_service.adapters.callers import hidden
-from toolhub_service.adapters.upstream import kept_bytes
+from toolhub_service.adapters.callers import run_masked
+from toolhub_service.adapters.upstream import keep_bytes
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.credential import CredentialKind
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
@@ -32,10 +32,10 @@ async def test_bytes_that_become_an_artifact_do_not_hold_the_callers_secret() ->
     credential = CallerCredential("authorization", f"Bearer {SECRET}", SECRET, "0" * 32, CredentialKind.HEADER)
 
     async def run(_: Any) -> Outcome:
-        await kept_bytes(f"you are {SECRET}".encode(), a_call(), cast(Any, kept))
+        await keep_bytes(f"you are {SECRET}".encode(), a_call(), cast(Any, kept))
         return Outcome(None)
 
-    await hidden(credential, lambda: None, cast(Any, None), run)
+    await run_masked(credential, lambda: None, cast(Any, None), run)
     assert kept.data == b"you are ***"
     await run(None)
     assert kept.data == f"you are {SECRET}".encode(), "of another call nothing is hidden"

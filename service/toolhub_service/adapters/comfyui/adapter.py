@@ -10,7 +10,7 @@ import httpx
 
 from toolhub_service import __version__
 from toolhub_service.adapters.caller_auth import per_user_terms
-from toolhub_service.adapters.callers import CallersOf, opened_for_callers
+from toolhub_service.adapters.callers import CallersOf, open_for_callers
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies, backend_at
 from toolhub_service.adapters.comfyui.event_feed import EventFeed, WebSocketConnector
@@ -56,8 +56,17 @@ class ComfyUiOpener:
         backends = tuple(_backends(entry, values))
         terms = ComfyTerms(name, entry, backends, self.endpoint(name, entry))
         per_user = per_user_terms(name, entry.auth, backends[0].url, values, entry.tls.ca_file)
-        callers, keep_mark = opened_for_callers(deps.vault, per_user), deps.running.keep_mark
-        parts = opened(terms, resolver, deps.artifacts, deps.clock, deps.randomness, redact, keep_mark, callers=callers)
+        callers, keep_mark = open_for_callers(deps.vault, per_user), deps.running.keep_mark
+        parts = open_parts(
+            terms=terms,
+            resolver=resolver,
+            artifacts=deps.artifacts,
+            clock=deps.clock,
+            randomness=deps.randomness,
+            redact=redact,
+            keep_mark=keep_mark,
+            callers=callers,
+        )
 
         async def close() -> None:
             await parts.close()
@@ -113,7 +122,7 @@ class Opened:
         await self.guarded.aclose()
 
 
-def opened(
+def open_parts(
     terms: ComfyTerms,
     resolver: Resolver,
     artifacts: ArtifactService,
@@ -147,7 +156,15 @@ def opened(
         return Backend(client, events, poller, Poller(randomness, FETCHES), clock, callers)
 
     backends, templates = Backends(map(backend_of, terms.backends)), TemplateCache()
-    job = ComfyJob(backends, templates, artifacts, clock, redact, keep_mark, entry)
+    job = ComfyJob(
+        backends=backends,
+        templates=templates,
+        artifacts=artifacts,
+        clock=clock,
+        redact=redact,
+        keep_mark=keep_mark,
+        entry=entry,
+    )
     return Opened(backends, templates, job, http, guarded)
 
 
@@ -178,10 +195,10 @@ class ComfyAdapter(SourceAdapter[_Source]):
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source = self._source(call)
-        async with source.connections.used():
+        async with source.connections.hold():
             if source.callers is None:
                 return await self._run(source, call, sink)
-            return await source.callers.hidden(call, sink, lambda shown: self._run(source, call, shown))
+            return await source.callers.run_masked(call, sink, lambda shown: self._run(source, call, shown))
 
     async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         job, job_id = source.job, call.call.job_id

@@ -101,11 +101,11 @@ class CallerOf:
     async def credential(self) -> CallerCredential | None:
         return await self._callers.of(self._call)
 
-    async def renewed(self, used: CallerCredential) -> CallerCredential | None:
-        return await self._callers.renewed(self._call, used)
+    async def renew(self, used: CallerCredential) -> CallerCredential | None:
+        return await self._callers.renew(self._call, used)
 
-    def refused(self) -> ToolFailure:
-        return self._callers.refused(self._call)
+    def refusal(self) -> ToolFailure:
+        return self._callers.refusal(self._call)
 
 
 class Backend:
@@ -132,7 +132,7 @@ class Backend:
         self._callers = callers
         self._known = _Known()
 
-    def asked_by(self, call: GrantedCall) -> Backend:
+    def for_caller(self, call: GrantedCall) -> Backend:
         """Return the same server with the credential of the call's principal; what is known of the server is shared."""
         if self._callers is None:
             return self
@@ -223,7 +223,7 @@ class Backend:
         finally:
             self._known.in_flight -= 1
 
-    def has_failed(self) -> None:
+    def note_failure(self) -> None:
         """Skip the server for a while, and read again what it is."""
         known = self._known
         known.kind = None
@@ -266,5 +266,5 @@ async def _queue_of(backend: Backend) -> float:
     try:
         return await backend.queue()
     except NoReply:
-        backend.has_failed()
+        backend.note_failure()
         return inf

@@ -149,10 +149,10 @@ class Caller(Protocol):
     async def credential(self) -> CallerCredential | None:
         """Return the credential; None where a caller without one is served as well. Raises ToolFailure."""
 
-    async def renewed(self, used: CallerCredential) -> CallerCredential | None:
+    async def renew(self, used: CallerCredential) -> CallerCredential | None:
         """Return a credential in place of one that the server refused; None: there is none. Raises ToolFailure."""
 
-    def refused(self) -> ToolFailure: ...
+    def refusal(self) -> ToolFailure: ...
 
 
 class NoCookies(CookieJar):
@@ -195,7 +195,7 @@ class ComfyClient:
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
     ) -> Reply:
         """Raises NoReply, also for 5xx, 429 and what a proxy answers: a GET changes nothing, so it can be repeated."""
-        reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
+        reply = await self._read_reply("GET", path, params=params, max_bytes=max_bytes)
         is_answered = reply.processing is Processing.ANSWERED
         if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or not is_answered:
             # While a server is down, a proxy answers for it.
@@ -206,13 +206,13 @@ class ComfyClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Raises NoReply."""
         content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-        return await self._asked("POST", path, content=content, fields={"content-type": "application/json"})
+        return await self._read_reply("POST", path, content=content, fields={"content-type": "application/json"})
 
     async def post_stream(
         self, path: str, content: Callable[[], AsyncIterator[bytes]], fields: Mapping[str, str]
     ) -> Reply:
         """Raises NoReply, and any exception of `content`, which is called for each attempt to send."""
-        return await self._asked("POST", path, content=content, fields=fields)
+        return await self._read_reply("POST", path, content=content, fields=fields)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
@@ -229,21 +229,21 @@ class ComfyClient:
         credential."""
         caller = self._caller
         used = await caller.credential() if caller is not None else None
-        response = await self._sent(method, path, used, **more)
+        response = await self._send(method, path, used, **more)
         if caller is None or used is None or response.status_code != httpx.codes.UNAUTHORIZED:
             return response
         # A server answers 401 before it processes the request, so nothing runs twice.
         await response.aclose()
-        other = await caller.renewed(used)
+        other = await caller.renew(used)
         if other is None:
-            raise caller.refused()
-        response = await self._sent(method, path, other, **more)
+            raise caller.refusal()
+        response = await self._send(method, path, other, **more)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             await response.aclose()
-            raise caller.refused()
+            raise caller.refusal()
         return response
 
-    async def _sent(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -263,7 +263,7 @@ class ComfyClient:
         request = self._http.build_request(method, self.terms.url + path, headers=headers, content=body, params=params)
         return await self._http.send(request, stream=True)
 
-    async def _asked(self, method: str, path: str, *, max_bytes: int = ANSWER_MAX_BYTES, **more: Any) -> Reply:
+    async def _read_reply(self, method: str, path: str, *, max_bytes: int = ANSWER_MAX_BYTES, **more: Any) -> Reply:
         try:
             with _errors_as_no_reply():
                 async with asyncio.timeout(self._answer_s):

@@ -67,7 +67,7 @@ class NodeProgress:
         step = min(len(self._finished) + self._share, float(self.total))
         return Progress(step, float(self.total), UNIT, message or self._running or "begins")
 
-    def ended(self, message: str) -> Progress:
+    def final_progress(self, message: str) -> Progress:
         """Return the progress with every node done."""
         return Progress(float(self.total), float(self.total), UNIT, message)
 

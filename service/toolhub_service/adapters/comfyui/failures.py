@@ -40,7 +40,7 @@ GONE_FROM_CACHE: Final = (
 )
 
 
-def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
+def quote_foreign(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
     """Return foreign text for handing on: redacted, on one line, without paths, truncated.
 
     In this order: a secret that was cut would not be recognized.
@@ -61,7 +61,7 @@ def no_server(call: GrantedCall, why: Mapping[str, str]) -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, backends=dict(why))
 
 
-def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact) -> ToolFailure:
+def start_refusal(call: GrantedCall, template: Template, reply: Reply, redact: Redact) -> ToolFailure:
     """A start whose status says that nothing runs."""
     name, status = call.spec.name, reply.status
     if status == 429:
@@ -70,7 +70,7 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
     if status == 400 and reply.fields.get("node_errors"):
         return node_errors(call, template, reply.fields["node_errors"], redact)
     error = reply.fields.get("error")
-    words = quoted(error.get("message") if isinstance(error, Mapping) else reply.text, redact)
+    words = quote_foreign(error.get("message") if isinstance(error, Mapping) else reply.text, redact)
     what = "does not accept the hub's credentials (see `headers`)" if status in _GATEWAYS else f"answered {status}"
     message = (
         f"The ComfyUI server refused {name}: it {what}. Nothing runs. Use another tool, or tell an operator. The "
@@ -86,11 +86,11 @@ def node_errors(call: GrantedCall, template: Template, reported: Any, redact: Re
     sources = {(each.target.node, each.target.input): each.source for each in template.bindings}
     sources |= {(each.target.node, each.target.input): each.source for each in template.seeds if each.source}
     violations = tuple(
-        Violation(sources[node, name], kind, f"{class_type} (node {node}) refuses it: {quoted(words, redact)}")
+        Violation(sources[node, name], kind, f"{class_type} (node {node}) refuses it: {quote_foreign(words, redact)}")
         for node, class_type, kind, name, words in errors
         if (node, name) in sources
     )
-    nodes = [f"{class_type} (node {node}, input {name or '?'}): {quoted(words, redact, 200)}" for
+    nodes = [f"{class_type} (node {node}, input {name or '?'}): {quote_foreign(words, redact, 200)}" for
              node, class_type, _, name, words in errors]  # fmt: skip
     listed = "; ".join(nodes[:3]) or "it does not say which"
     if violations and len(violations) == len(errors):
@@ -110,17 +110,17 @@ def node_errors(call: GrantedCall, template: Template, reported: Any, redact: Re
     )
 
 
-def upload_refused(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
+def upload_refusal(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
     message = f"{call.spec.name} cannot take the artifact at `{pointer}`: {why}. Nothing runs."
     return refuse(ErrorKind.INVALID_INPUT, message, argument=pointer, cause="UPLOAD_REFUSED")
 
 
-def failed(call: GrantedCall, seen: PromptStatus, redact: Redact) -> ToolFailure:
+def node_failure(call: GrantedCall, seen: PromptStatus, redact: Redact) -> ToolFailure:
     """A node has failed."""
     error = seen.messages.get("execution_error", {})
     node, class_type, kind = (_word(error.get(key), redact) for key in ("node_id", "node_type", "exception_type"))
     full = error.get("exception_message")
-    words = quoted(full, redact)
+    words = quote_foreign(full, redact)
     where = f"its node {node} ({class_type})" if node else "it"
     facts: dict[str, Any] = {"node": node, "node_class": class_type, "exception": kind}
     if _OUT_OF_MEMORY.search(f"{kind} {full if isinstance(full, str) else ''}"[:_CHECKED_CHARS]):
@@ -133,7 +133,7 @@ def failed(call: GrantedCall, seen: PromptStatus, redact: Redact) -> ToolFailure
     return refuse(ErrorKind.EXECUTION_ERROR, message, upstream=Upstream(status=0, excerpt=words), **facts)
 
 
-def cancelled(call: GrantedCall, *, by_us: bool) -> ToolFailure:
+def cancellation(call: GrantedCall, *, by_us: bool) -> ToolFailure:
     if by_us:
         return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was stopped on its server, as requested.")
     message = (
@@ -181,7 +181,7 @@ def unclear(backend: str, silent: NoReply) -> str:
 
 
 def _word(value: Any, redact: Redact) -> str:
-    return quoted(str(value) if isinstance(value, str | int) else "", redact, _WORD_MAX_CHARS)
+    return quote_foreign(str(value) if isinstance(value, str | int) else "", redact, _WORD_MAX_CHARS)
 
 
 def _node_errors(reported: Any, redact: Redact) -> list[tuple[str, str, str, str, str]]:

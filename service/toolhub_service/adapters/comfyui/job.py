@@ -117,7 +117,7 @@ class PromptPoll:
         self._silent_polls = 0
         if seen.state is not PromptState.UNKNOWN:
             self._unknown_since_s, self._unknown_polls = None, 0
-            return Answer(self._described(seen), is_over=seen.state.is_over)
+            return Answer(self._progress_of(seen), is_over=seen.state.is_over)
         if self._prompt_id in self._stops.in_flight:
             raise Unreachable
         if self._prompt_id in self._stops.removed and self._unknown_polls >= _CERTAIN_POLLS - 1:
@@ -160,7 +160,7 @@ class PromptPoll:
         self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
         self._unknown_polls += 1
         if self._unknown_polls >= _CERTAIN_POLLS and now_s - self._unknown_since_s >= self._lost_after_s:
-            raise RemoteUnclear(await _why_lost(self._backend, self._witness))
+            raise RemoteUnclear(await _loss_reason(self._backend, self._witness))
 
     async def _stop_again(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -170,10 +170,10 @@ class PromptPoll:
         if await self._backend.stop(self._prompt_id) is StopResult.REMOVED:
             self._stops.removed.add(self._prompt_id)
 
-    def _described(self, seen: PromptStatus) -> Progress:
+    def _progress_of(self, seen: PromptStatus) -> Progress:
         name = self._backend.name
         if seen.state is PromptState.SUCCEEDED:
-            return self._nodes.ended(f"done on {name}; fetching its output")
+            return self._nodes.final_progress(f"done on {name}; fetching its output")
         if seen.state.is_over:
             return self._nodes.progress(f"it has ended on {name}")
         if self._prompt_id in self._stops.overran:
@@ -273,14 +273,14 @@ class ComfyJob:
         if NODE_ERRORS in mark.details:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
         if seen.state is PromptState.FAILED:
-            raise failures.failed(call, seen, self._redact)
+            raise failures.node_failure(call, seen, self._redact)
         if seen.state is not PromptState.SUCCEEDED and mark.remote_id in self._stops.overran:
             raise failures.overran(call, template.limits.max_runtime_s or 0.0)
         if seen.state is not PromptState.SUCCEEDED:
-            raise failures.cancelled(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
+            raise failures.cancellation(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
         strip = self._entry.strip_metadata
         fetch = OutputFetch(
-            backend, self._artifacts, self._redact, call, template, strip_metadata=strip, cached=seen.cached
+            backend, self._artifacts, self._redact, call, template, strip_metadata=strip, cached=seen.cached_nodes
         )
         await fetch.run(seen.outputs)
         return Outcome(
@@ -329,14 +329,14 @@ class ComfyJob:
         backend = self._backends.get(mark.endpoint)
         if backend is None:
             raise RemoteUnclear(f"The server {mark.endpoint} is no longer configured in this hub.")
-        return backend.asked_by(call)
+        return backend.for_caller(call)
 
 
 def _evidence(
     call: GrantedCall, mark: RemoteMark, template: Template, seen: PromptStatus, files: Sequence[FileRecord]
 ) -> tuple[Evidence, ...]:
     """Return one item for the run, and one for each file (64 at most)."""
-    cached = [node for node in seen.cached if node in template.graph]
+    cached = [node for node in seen.cached_nodes if node in template.graph]
     executed = [node for node in template.graph if node not in cached]
     ended = seen.time_of("execution_success", "execution_error", "execution_interrupted")
     times = {
@@ -363,7 +363,7 @@ def _evidence(
     return (run, *repairs, *(record.evidence() for record in files[:_FILES_MAX]))
 
 
-async def _why_lost(backend: Backend, witness: str) -> str:
+async def _loss_reason(backend: Backend, witness: str) -> str:
     """Return why a prompt was lost. `witness`: a prompt that the server knew before; empty: none."""
     lost = f"The server {backend.name} no longer knows it: it is neither running, nor queued, nor in the history."
     unclear = f"{lost} The server has restarted since, or somebody removed it"

@@ -84,7 +84,7 @@ class ComfyToolSource:
             capable = frozenset(name for name, found in wrong.items() if not found)
             runnable[resource_id(template)] = RunnableTemplate(template, capable or frozenset(known))
             if self._overrides.of(template.name).offered:
-                definitions.append(self._definition(template, "" if capable else _listed(wrong)))
+                definitions.append(self._definition(template, "" if capable else _list_problems(wrong)))
         self._templates.put(runnable)
         versions = ", ".join(dict.fromkeys(f"ComfyUI {server.kind.version}" for server in servers.values()))
         return Discovery(tuple(definitions), tuple(map(self._redact, problems[:PROBLEMS_MAX])), server=versions)
@@ -167,12 +167,12 @@ async def _ask_server(backend: Backend, classes: Sequence[str]) -> _Server | str
         kind = await backend.kind(anew=True)
         described = await asyncio.gather(*map(ask, classes))
     except NoReply as unreached:
-        backend.has_failed()
+        backend.note_failure()
         return unreached.reason
     return _Server(kind, {name: answer for name, answer in zip(classes, described, strict=True) if answer is not None})
 
 
-def _listed(problems: Mapping[str, Sequence[str]]) -> str:
+def _list_problems(problems: Mapping[str, Sequence[str]]) -> str:
     """Return what each server lacks; once where all lack the same."""
     lacking = {name: "; ".join(found[:3]) for name, found in problems.items()}
     if len(set(lacking.values())) == 1:

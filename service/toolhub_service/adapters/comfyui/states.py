@@ -66,7 +66,7 @@ class PromptStatus:
     """What was repaired in the JSON of the answer."""
 
     @property
-    def cached(self) -> tuple[str, ...]:
+    def cached_nodes(self) -> tuple[str, ...]:
         """Return the nodes whose results were cached, each once."""
         nodes = self.messages.get("execution_cached", {}).get("nodes")
         named = (node for node in nodes if isinstance(node, str)) if isinstance(nodes, list) else ()
@@ -131,7 +131,7 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> PromptStatus:
         return UNKNOWN
     state = _OF_JOBS.get(str(reply.fields.get("status")))
     if reply.status != _OK or state is None:
-        raise _unexpected(reply)
+        raise _invalid_response(reply)
     created_ms = whole_number(reply.fields.get("create_time")) or 0
     seen = _status_of(state, reply.fields.get("outputs"), reply.fields.get("execution_status"))
     place = await _place_in_jobs(client, prompt_id) if state is PromptState.PENDING else None
@@ -154,14 +154,14 @@ async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int]
 async def _in_history(client: ComfyClient, prompt_id: str) -> PromptStatus | None:
     reply = await client.get(f"/history/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
     if reply.status != _OK or not isinstance(reply.body, Mapping):
-        raise _unexpected(reply)
+        raise _invalid_response(reply)
     entry = reply.fields.get(prompt_id)
     if not isinstance(entry, Mapping):
         return None  # 200 and `{}`, whether the prompt waits, runs or is unknown
     status = entry.get("status")
     state = _OF_HISTORY.get(str(status.get("status_str") if isinstance(status, Mapping) else None))
     if state is None:
-        raise _unexpected(reply)
+        raise _invalid_response(reply)
     seen = _status_of(state, entry.get("outputs"), status)
     item = _item(entry.get("prompt"))
     return replace(seen, graph=item.graph, created_ms=item.created_ms, repairs=reply.repairs)
@@ -171,7 +171,7 @@ async def _in_queue(client: ComfyClient, prompt_id: str) -> PromptStatus | None:
     reply = await client.get("/queue", max_bytes=LISTS_MAX_BYTES)
     running, pending = reply.fields.get("queue_running"), reply.fields.get("queue_pending")
     if not isinstance(running, list) or not isinstance(pending, list):
-        raise _unexpected(reply)
+        raise _invalid_response(reply)
     items = [*map(_item, running), *map(_item, pending)]
     mine = next((at for at, item in enumerate(items) if item.prompt_id == prompt_id), None)
     if mine is None:
@@ -228,5 +228,5 @@ def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] 
     return 1 + sum(number < mine for number in numbers.values()), len(numbers)
 
 
-def _unexpected(reply: Reply) -> NoReply:
+def _invalid_response(reply: Reply) -> NoReply:
     return NoReply(f"it sent an invalid response with status {reply.status}")

@@ -22,7 +22,7 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
 from toolhub_service.adapters.comfyui.files.media_types import SNIFFED_BYTES, extension_of, media_type_of
 from toolhub_service.adapters.comfyui.files.served_file import is_file_name, is_folder
 from toolhub_service.adapters.comfyui.states import ID, PromptState, graph_of, whole_number
-from toolhub_service.adapters.comfyui.workflow.bind_arguments import Upload, bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import Upload, bind_graph, required_uploads
 from toolhub_service.adapters.comfyui.workflow.template import SEED_MAX, RunnableTemplate, Template
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
@@ -86,10 +86,10 @@ class Submitter:
                 raise failures.no_server(call, tried)
             try:
                 with backend.sending():
-                    return await self._submit(backend.asked_by(call), runnable.template, call, mark)
+                    return await self._submit(backend.for_caller(call), runnable.template, call, mark)
             except NoReply as unreached:
                 tried[backend.name] = unreached.reason
-                backend.has_failed()
+                backend.note_failure()
 
     async def find(self, call: GrantedCall, mark: RemoteMark, template: Template | None) -> RemoteMark | None:
         """As `RemoteJob.find`."""
@@ -98,10 +98,10 @@ class Submitter:
             sent = _Sent(mark.details[_SENT_TO], mark.details.get(WITNESS, ""))
         silent: RemoteUnclear | None = None
         for candidate in self._candidates(sent):
-            backend = candidate.asked_by(call)
+            backend = candidate.for_caller(call)
             try:
                 if await _is_known(backend, mark.key):
-                    return await _found(backend, mark, template)
+                    return await _mark_of_prompt(backend, mark, template)
                 if sent is not None and not (call.safe_to_repeat or await self._has_run_since(backend, mark.key, sent)):
                     raise RemoteUnclear(_MAY_HAVE_FORGOTTEN)
             except NoReply as unreached:
@@ -138,7 +138,7 @@ class Submitter:
             for upload in required_uploads(template, call.args)
         }
         names = {"tenant": _tenant_of(call), "job_id": call.call.job_id or mark.key}
-        graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
+        graph = bind_graph(template, call.args, uploads=uploads, seeds=_seeds_of_job(mark.key), names=names)
         client_id = await backend.events.ready(_SOCKET_TIMEOUT_S)
         # Stored before sending, so that a later run knows which server to ask.
         sent = _Sent(backend.name, backend.witness)
@@ -169,7 +169,7 @@ class Submitter:
         }
         if reply.fields.get("node_errors"):
             details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
-        return _accepted(mark, backend, prompt_id, details)
+        return _mark_of_accepted(mark, backend, prompt_id, details)
 
     def _prompt_id(self, reply: Reply, backend: Backend, template: Template, call: GrantedCall) -> str:
         """Return the id of an accepted prompt. Raises NoReply when a proxy did not reach the server, ToolFailure when
@@ -179,7 +179,7 @@ class Submitter:
             raise NoReply(f"it answered {reply.status}", was_sent=False, retry_after_s=reply.retry_after_s)
         # A server may answer 500 whether or not it accepted the graph: the prompt is looked up, not sent again.
         if is_busy or (300 <= reply.status < 500 and processing is Processing.ANSWERED):
-            raise failures.refused(call, template, reply, self._redact)
+            raise failures.start_refusal(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
         if reply.status != 200 or not isinstance(prompt_id, str) or ID.fullmatch(prompt_id) is None:
             raise RemoteUnclear(
@@ -195,18 +195,18 @@ class Submitter:
         artifact = await self._artifacts.open(call.call.principal.id, upload.artifact_id)
         if max_bytes and artifact.size_bytes > max_bytes:
             why = f"it has {artifact.size_bytes:,} bytes, and the server takes {max_bytes:,}"
-            raise failures.upload_refused(call, upload.pointer, why)
+            raise failures.upload_refusal(call, upload.pointer, why)
         async with aclosing(cast("Any", self._artifacts.read(artifact, 0, SNIFFED_BYTES))) as chunks:
             extension = extension_of(media_type_of(b"".join([chunk async for chunk in chunks])))
         if not extension:
             why = "it is not an image, audio or video file that a node can load"
-            raise failures.upload_refused(call, upload.pointer, why)
+            raise failures.upload_refusal(call, upload.pointer, why)
         # If a name is taken, the server stores other bytes under another name: so the name is made from the content, an
         # upload may be repeated, and the name in the answer is used.
         reply = await self._post_multipart(client, artifact, f"{artifact.sha256}.{extension}", _tenant_of(call))
         # 413 above the server's own limit, which it reports under /features; 400 for a folder outside its own.
         if reply.status in (400, 413):
-            raise failures.upload_refused(call, upload.pointer, f"the server does not accept it ({reply.status})")
+            raise failures.upload_refusal(call, upload.pointer, f"the server does not accept it ({reply.status})")
         name, folder = reply.fields.get("name"), reply.fields.get("subfolder", "")
         if reply.status != 200 or not isinstance(name, str) or not isinstance(folder, str):
             raise NoReply(f"it answered {reply.status} to an upload")
@@ -241,7 +241,7 @@ def _tenant_of(call: GrantedCall) -> str:
     return sha256(f"toolhub tenant {call.call.principal.id}".encode()).hexdigest()[:_TENANT_CHARS]
 
 
-def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mapping[str, str]) -> RemoteMark:
+def _mark_of_accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mapping[str, str]) -> RemoteMark:
     known = {name: value for name, value in details.items() if value}
     return replace(mark, remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **known})
 
@@ -254,7 +254,7 @@ async def _is_known(backend: Backend, prompt_id: str) -> bool:
     return False
 
 
-async def _found(backend: Backend, mark: RemoteMark, template: Template | None) -> RemoteMark:
+async def _mark_of_prompt(backend: Backend, mark: RemoteMark, template: Template | None) -> RemoteMark:
     """Return the mark of a prompt on the server, with what can still be learned about what was sent. Raises NoReply."""
     details = {**_facts_of(template, await backend.kind()), "found": "true"}
     graph: JsonValue = await graph_of(backend.client, mark.key)
@@ -265,7 +265,7 @@ async def _found(backend: Backend, mark: RemoteMark, template: Template | None) 
             details["graph_sha256"] = "unreadable"
     if template is not None:
         details["seeds"] = _seeds_in(graph, template)
-    return _accepted(mark, backend, mark.key, details)
+    return _mark_of_accepted(mark, backend, mark.key, details)
 
 
 def _facts_of(template: Template | None, kind: ServerKind) -> dict[str, str]:
@@ -295,7 +295,7 @@ def _json(values: Mapping[str, object]) -> str:
     return json.dumps(dict(values), separators=(",", ":"), sort_keys=True) if values else ""
 
 
-def _drawn(key: str) -> Callable[[], int]:
+def _seeds_of_job(key: str) -> Callable[[], int]:
     """Return the seeds of one job: as random as its id, and the same when it must be sent again."""
     numbers = count()
 
@@ -312,8 +312,10 @@ def _cut(reported: Any, redact: Redact) -> str:
     for node, body in reported.items() if isinstance(reported, Mapping) else ():
         errors = body.get("errors") if isinstance(body, Mapping) else None
         listed = errors[:5] if isinstance(errors, list) else []
-        kept[failures.quoted(str(node), redact, 64)] = {
-            "class_type": failures.quoted(body.get("class_type"), redact, 200) if isinstance(body, Mapping) else "",
+        kept[failures.quote_foreign(str(node), redact, 64)] = {
+            "class_type": failures.quote_foreign(body.get("class_type"), redact, 200)
+            if isinstance(body, Mapping)
+            else "",
             "errors": [_bare(error, redact) for error in listed if isinstance(error, Mapping)],
         }
         if len(json.dumps(kept)) > _NODE_ERRORS_MAX_CHARS:
@@ -324,5 +326,5 @@ def _cut(reported: Any, redact: Redact) -> str:
 def _bare(error: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     extra = error.get("extra_info")
     name = extra.get("input_name") if isinstance(extra, Mapping) else None
-    quoted = {key: failures.quoted(error.get(key), redact, 300) for key in ("type", "message", "details")}
-    return {**quoted, "extra_info": {"input_name": failures.quoted(name, redact, 128)} if name else {}}
+    quoted = {key: failures.quote_foreign(error.get(key), redact, 300) for key in ("type", "message", "details")}
+    return {**quoted, "extra_info": {"input_name": failures.quote_foreign(name, redact, 128)} if name else {}}

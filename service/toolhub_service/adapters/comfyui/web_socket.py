@@ -33,7 +33,7 @@ class AbortingConnection(ClientConnection):
         self._feeding: asyncio.Task[None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        head, frames = self._parted(data)
+        head, frames = self._split_handshake(data)
         if head:
             self._feed(head)
         try:
@@ -62,7 +62,7 @@ class AbortingConnection(ClientConnection):
         if self.protocol.close_expected():
             self.transport.abort()
 
-    def _parted(self, data: bytes) -> tuple[bytes, bytes]:
+    def _split_handshake(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the part of the handshake, and that of the frames."""
         if self._is_open:
             return b"", data

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import Tracer
 
-from toolhub_service.adapters.langchain.failures import WorkerTrace, died, no_worker, refusal_of, reported_failure
+from toolhub_service.adapters.langchain.failures import (
+    WorkerTrace,
+    no_worker,
+    refusal_of,
+    reported_failure,
+    worker_death,
+)
 from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.run_spans import is_recording, make_spans
@@ -92,7 +98,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         self._sources[source.name] = source
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        source, tool = self._found(call.spec)
+        source, tool = self._find_tool(call.spec)
         level = await source.level_of(tool)
         if refusal := too_weak(call.spec.name, level, call.verdict.constraints.sandbox.minimum_of(call.spec.name)):
             raise refusal
@@ -117,7 +123,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         return Outcome(value=value, evidence=(proof, *repair_evidence(call.call.call_id, tuple(reply["repairs"]))))
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
-        self._found(call.spec)
+        self._find_tool(call.spec)
         spec = call.spec
         what = "changes nothing" if spec.annotations.read_only else "does not declare what it changes"
         return (f"Calls the LangChain tool {spec.resource_id} of the source {spec.source}, which {what}.",)
@@ -125,7 +131,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
     def resumes(self, spec: ToolSpec) -> bool:
         return False
 
-    def _found(self, spec: ToolSpec) -> tuple[LangChainToolSource, BoundTool]:
+    def _find_tool(self, spec: ToolSpec) -> tuple[LangChainToolSource, BoundTool]:
         source = self._sources.get(spec.source)
         tool = source.tool(spec.resource_id) if source is not None else None
         if source is None or tool is None or tool.problem:
@@ -163,7 +169,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
             raise not_loaded(tool) from closed
         except WorkerFailed as failed:
             # A worker that ended before it was asked has done nothing, so the call can be repeated.
-            raise (died(call) if failed.was_asked else no_worker(tool)) from failed
+            raise (worker_death(call) if failed.was_asked else no_worker(tool)) from failed
         except (FrameTooLarge, ValueError) as error:
             raise tool_failed(tool) from error
         trace = reply.pop("trace", "")

@@ -75,7 +75,7 @@ class BoundTool:
             message = await self.tool.ainvoke(_tool_call(call), config=_config(call, recorder))
             return _reply_of(message, max_bytes, recorder)
         except Exception as error:  # noqa: BLE001  whatever a tool raises becomes a reply
-            return self._failed(error, recorder) | {"cause": error}
+            return self._failure_reply(error, recorder) | {"cause": error}
 
     def call_blocking(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
         """Call the tool in this thread, for as long as it takes. For workers."""
@@ -89,9 +89,9 @@ class BoundTool:
         # A tool that calls sys.exit() must not end the worker that other calls wait for.
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
-            return self._failed(error, recorder) | {"trace": _printable(trace)}
+            return self._failure_reply(error, recorder) | {"trace": _printable(trace)}
 
-    def _failed(self, error: BaseException, recorder: RunRecorder | None) -> Reply:
+    def _failure_reply(self, error: BaseException, recorder: RunRecorder | None) -> Reply:
         runs = recorder.records() if recorder is not None else []
         reply: Reply = {"failed": "crash", "type": type(error).__name__, "runs": runs}
         if isinstance(error, ToolException):
@@ -114,7 +114,7 @@ class BoundTool:
         return isinstance(schema, type) and error.title == getattr(schema, "__name__", "")
 
 
-def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
+def bind_tool(tool: BaseTool, given: frozenset[str]) -> BoundTool:
     """Inspect a tool. `given`: injected arguments that the operator has configured."""
     contract, problem = _EMPTY, ""
     try:

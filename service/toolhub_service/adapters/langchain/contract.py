@@ -43,12 +43,12 @@ class Contract:
 
 def contract_of(tool: BaseTool) -> Contract:
     """Return the contract. Raises any exception of pydantic or of the tool's own code."""
-    needed = _injected(tool)
+    needed = _find_injected_args(tool)
     return Contract(
-        schema=_closed(_schema(tool), frozenset(needed)),
+        schema=_close_schema(_schema(tool), frozenset(needed)),
         injected=frozenset(needed),
         required=frozenset(name for name, is_needed in needed.items() if is_needed),
-        aliased=_aliased(tool, frozenset(needed)),
+        aliased=_find_aliases(tool, frozenset(needed)),
     )
 
 
@@ -64,14 +64,14 @@ def _schema(tool: BaseTool) -> dict[str, Any]:
     return found
 
 
-def _injected(tool: BaseTool) -> dict[str, bool]:
+def _find_injected_args(tool: BaseTool) -> dict[str, bool]:
     """Return the injected arguments, each with whether it is required."""
     own: frozenset[str] = tool._injected_args_keys  # noqa: SLF001  there is no public way to ask
     parameters = {name: _must_be_given(tool, name) for name in own}
     if isinstance(tool.args_schema, dict) or (isinstance(tool, Tool) and tool.args_schema is None):
         return parameters
     full: Any = tool.get_input_schema()
-    hidden = set(get_fields(full)) - set(get_fields(_shown(tool)))
+    hidden = set(get_fields(full)) - set(get_fields(_call_model(tool)))
     annotations = get_all_basemodel_annotations(full)
     fields = get_fields(full)
     # A schema class may hide fields that no parameter of the function names, so both are used.
@@ -82,7 +82,7 @@ def _injected(tool: BaseTool) -> dict[str, bool]:
     return parameters | by_field
 
 
-def _aliased(tool: BaseTool, injected: frozenset[str]) -> frozenset[str]:
+def _find_aliases(tool: BaseTool, injected: frozenset[str]) -> frozenset[str]:
     if not injected or isinstance(tool.args_schema, dict):
         return frozenset()
     fields: Any = get_fields(tool.get_input_schema())
@@ -93,7 +93,7 @@ def _aliased(tool: BaseTool, injected: frozenset[str]) -> frozenset[str]:
     )
 
 
-def _shown(tool: BaseTool) -> type[BaseModel]:
+def _call_model(tool: BaseTool) -> type[BaseModel]:
     schema: Any = tool.tool_call_schema
     model: type[BaseModel] = schema
     return model
@@ -120,7 +120,7 @@ def _is_required(field: Any) -> bool:
     return bool(field.is_required()) if hasattr(field, "is_required") else bool(getattr(field, "required", False))
 
 
-def _closed(schema: Mapping[str, Any], injected: frozenset[str]) -> dict[str, Any]:
+def _close_schema(schema: Mapping[str, Any], injected: frozenset[str]) -> dict[str, Any]:
     """Return the schema without injected names, and closed to any other."""
     closed = {key: value for key, value in schema.items() if key not in ("title", "description")}
     closed["type"] = "object"

@@ -68,7 +68,7 @@ def no_worker(tool: str) -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
-def died(call: GrantedCall) -> ToolFailure:
+def worker_death(call: GrantedCall) -> ToolFailure:
     """The worker ended before it answered."""
     tool = call.spec.name
     if call.safe_to_repeat:

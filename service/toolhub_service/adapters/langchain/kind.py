@@ -62,10 +62,10 @@ def _missing(source: LangChainSource, trusted_namespaces: tuple[str, ...]) -> It
     for reference in source.load:
         if not is_trusted(reference.partition(":")[0], trusted_namespaces):
             yield f"`{reference}` is not below one of tools.trusted_namespaces"
-    yield from _unbounded(source)
+    yield from _find_open_roots(source)
 
 
-def _unbounded(source: LangChainSource) -> Iterator[str]:
+def _find_open_roots(source: LangChainSource) -> Iterator[str]:
     if source.args.get("root_dir"):
         return
     for reference in source.load:
@@ -103,7 +103,7 @@ LANGCHAIN = SourceKind(
     "toolhub_service.adapters.langchain.adapter:LangChainOpener",
     package="langchain_core",
     missing=_missing,
-    unbounded=_unbounded,
+    unbounded=_find_open_roots,
     has_trust=False,
     registering="A LangChain tool is code: name it under `load` of a source of kind langchain in sources.yaml",
 )

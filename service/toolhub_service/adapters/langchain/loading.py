@@ -31,7 +31,7 @@ from toolhub_service.adapters.definitions import (
     UsableSchema,
     usable_input,
 )
-from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
+from toolhub_service.adapters.langchain.bound_tool import BoundTool, bind_tool
 from toolhub_service.adapters.langchain.kind import LoadTerms
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, keep_apart, known_name
 from toolhub_service.adapters.upstream import one_line
@@ -77,7 +77,7 @@ def definitions_of(
 def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, repair: RepairSchema) -> Definition:
     """Return the definition. Raises Unnamed."""
     if not bound.own_name or len(bound.own_name) > OWN_NAME_MAX_CHARS:
-        raise Unnamed(f"{_shown(bound)} was left out: its name is empty or too long.")
+        raise Unnamed(f"{_name_for_message(bound)} was left out: its name is empty or too long.")
     name = known_name(terms.name, bound.own_name, "A tool")
     problem, usable = bound.problem, UsableSchema(ANY_OBJECT)
     if not problem:
@@ -112,7 +112,7 @@ def _usable_arguments(schema: dict[str, Any], repair: RepairSchema) -> UsableSch
     return usable_input(copy, repair)
 
 
-def _shown(bound: BoundTool) -> str:
+def _name_for_message(bound: BoundTool) -> str:
     return f"A tool named `{one_line(bound.own_name, 80)}`"
 
 
@@ -254,12 +254,12 @@ class Reader:
             known = self._bound.get(tool.name)
             # Inspected again only when the object changed: making a schema takes milliseconds for each tool.
             if known is None or known[0] is not tool:
-                self._bound[tool.name] = tool, self._masked(bound(tool, self._injected))
+                self._bound[tool.name] = tool, self._mask_tool(bind_tool(tool, self._injected))
         tools = {tool.name: self._bound[tool.name][1] for tool in loaded}
         definitions, left_out = definitions_of(tools.values(), self._terms, self._overrides, self._repair)
         return Read(tools, definitions, left_out, unloaded)
 
-    def _masked(self, tool: BoundTool) -> BoundTool:
+    def _mask_tool(self, tool: BoundTool) -> BoundTool:
         """Return the tool with the code's arguments masked: a toolkit may describe its database by a URL with a
         password."""
         contract = replace(tool.contract, schema=dict(self._mask.object(tool.contract.schema)))

@@ -53,7 +53,7 @@ def _value(content: str | list[Any], max_bytes: int) -> dict[str, Any]:
             raise TooLarge
         return {"text": content if content.isascii() else data.decode()}
     # Through JSON and back: whatever classes a tool returned, only plain values leave the worker.
-    data = orjson.dumps(content, default=_described, option=orjson.OPT_NON_STR_KEYS)
+    data = orjson.dumps(content, default=_describe_value, option=orjson.OPT_NON_STR_KEYS)
     if len(data) > max_bytes:
         raise TooLarge
     blocks = orjson.loads(data)
@@ -70,9 +70,9 @@ def _artifact(artifact: Any, max_bytes: int) -> Any:
     try:
         data = orjson.dumps(repair_value(artifact).value, default=_plain)
     except (TypeError, ValueError, RecursionError):
-        return _described(artifact)
+        return _describe_value(artifact)
     if len(data) > max_bytes:
-        return _described(artifact) | {"bytes": len(data), "omitted": f"larger than {max_bytes} bytes"}
+        return _describe_value(artifact) | {"bytes": len(data), "omitted": f"larger than {max_bytes} bytes"}
     return orjson.loads(data)
 
 
@@ -82,7 +82,7 @@ def _plain(part: Any) -> Any:
     raise TypeError
 
 
-def _described(thing: Any) -> dict[str, Any]:
+def _describe_value(thing: Any) -> dict[str, Any]:
     """Return a description of a value that is not JSON."""
     of = type(thing)
     described: dict[str, Any] = {"type": f"{of.__module__}.{of.__qualname__}", "omitted": "not JSON"}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, limit_problems
 from toolhub_service.adapters.langchain.frames import encode
 from toolhub_service.adapters.langchain.kind import LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.no_tracing import disable_tracing, worker_environment
@@ -164,7 +164,7 @@ class LangChainToolSource:
         problems = (*(problem.sentence for problem in read.unloaded), *read.left_out)
         if problems and not read.tools:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"Nothing could be loaded. {'; '.join(problems)[:500]}")
-        self._remarks = limited(list(remarks_of(read.definitions)))
+        self._remarks = limit_problems(list(remarks_of(read.definitions)))
         return Discovery(definitions=read.definitions, problems=problems, server=SERVER)
 
     async def _start_worker(self) -> WorkerProcess:

@@ -52,7 +52,7 @@ def main() -> None:
 def _serve(channel: socket.socket) -> None:
     own_pid = os.getpid()
     greeting = read_frame(channel)
-    tools = _loaded(greeting)
+    tools = _load_tools(greeting)
     channel.sendall(encode({"ready": sorted(tools)}))
     while True:
         call = read_frame(channel)
@@ -67,10 +67,10 @@ def _serve(channel: socket.socket) -> None:
         channel.sendall(reply)
 
 
-def _loaded(greeting: Mapping[str, Any]) -> dict[str, BoundTool]:
+def _load_tools(greeting: Mapping[str, Any]) -> dict[str, BoundTool]:
     disable_tracing()
-    from toolhub_service.adapters.langchain.bound_tool import bound
+    from toolhub_service.adapters.langchain.bound_tool import bind_tool
     from toolhub_service.adapters.langchain.loading import Loader
 
     tools, _ = Loader(msgspec.convert(greeting["loads"], LoadTerms)).load()
-    return {tool.name: bound(tool, frozenset()) for tool in tools}
+    return {tool.name: bind_tool(tool, frozenset()) for tool in tools}

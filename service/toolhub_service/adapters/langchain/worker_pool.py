@@ -40,7 +40,7 @@ class _Slot:
     def warm(self) -> asyncio.Task[WorkerProcess]:
         """Start a worker, once for all who request it."""
         if self._starting is None:
-            self._starting = asyncio.ensure_future(self._started())
+            self._starting = asyncio.ensure_future(self._start_worker())
             self._starting.add_done_callback(_retrieve_exception)
         return self._starting
 
@@ -64,7 +64,7 @@ class _Slot:
         if worker is not None:
             await worker.end()
 
-    async def _started(self) -> WorkerProcess:
+    async def _start_worker(self) -> WorkerProcess:
         try:
             worker = self.worker = await self._start()
             return worker
@@ -130,12 +130,12 @@ class WorkerPool:
 
     async def _replace(self, slot: _Slot) -> None:
         """End the worker, even when the waiting task is cancelled, and start another."""
-        task = asyncio.ensure_future(self._replaced(slot))
+        task = asyncio.ensure_future(self._restart_slot(slot))
         self._replacements.add(task)
         task.add_done_callback(self._replacements.discard)
         await asyncio.shield(task)
 
-    async def _replaced(self, slot: _Slot) -> None:
+    async def _restart_slot(self, slot: _Slot) -> None:
         await slot.clear()
         if not self._closed:
             slot.warm()

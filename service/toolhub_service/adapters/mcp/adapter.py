@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from toolhub_service.adapters.caller_auth import per_user_terms
-from toolhub_service.adapters.callers import CallersOf, hidden, opened_for_callers, others
+from toolhub_service.adapters.callers import CallersOf, open_for_callers, others, run_masked
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.failures import Breakage
@@ -33,9 +33,9 @@ from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSession
 from toolhub_service.adapters.mcp.progress import Reporter
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
-from toolhub_service.adapters.mcp.skills import read_served
+from toolhub_service.adapters.mcp.skills import read_served_file
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.wire.http import parted
+from toolhub_service.adapters.mcp.wire.http import split_credentials
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
@@ -81,7 +81,7 @@ class McpOpener:
         login = self._login(terms, _login(name, entry, terms, values), per_user, values)
         link = McpLink(terms, self._deps.randomness) if login is None else login.link
         server = McpServer(link, Overrides(entry.tools), login=login)
-        callers = opened_for_callers(self._deps.vault, per_user)
+        callers = open_for_callers(self._deps.vault, per_user)
         if callers is not None:
             server.users = self.adapter.user_sessions(server, callers)
         if login is not None:
@@ -100,7 +100,7 @@ class McpOpener:
         )
         server.follow_resources(partial(self._deps.resource_news.publish, name))
         self.adapter.put(server)
-        return OpenedSource(source, source.restored, source.registered)
+        return OpenedSource(source, source.restore_pinned, source.read_registration)
 
     def forget(self, name: str) -> None:
         self._deps.vault.close_source(name)
@@ -140,7 +140,7 @@ def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
 def _per_user(name: str, entry: McpSource, terms: McpTerms, values: SourceValues) -> PerUserTerms | None:
     if not isinstance(terms.where, HttpTerms):
         return None
-    found = per_user_terms(name, entry.auth, parted(terms.where.url)[0], values, entry.tls.ca_file)
+    found = per_user_terms(name, entry.auth, split_credentials(terms.where.url)[0], values, entry.tls.ca_file)
     # An origin that the source may connect to need not be named twice.
     return found and replace(found, oauth=replace(found.oauth, origins=(*found.oauth.origins, *entry.origins)))
 
@@ -170,7 +170,7 @@ def _login(name: str, entry: McpSource, terms: McpTerms, values: SourceValues) -
         source=name,
         kind=CredentialKind.OAUTH,
         is_required=False,
-        server_url=parted(terms.where.url)[0],
+        server_url=split_credentials(terms.where.url)[0],
         oauth=oauth,
         is_source_login=True,
     )
@@ -203,7 +203,7 @@ def terms_of_caller(terms: McpTerms, header: str) -> McpTerms:
     where = terms.where
     assert isinstance(where, HttpTerms)
     headers = dict(others(tuple(where.headers.items()), header))
-    return replace(terms, where=replace(where, url=parted(where.url)[0], headers=headers, oauth=None))
+    return replace(terms, where=replace(where, url=split_credentials(where.url)[0], headers=headers, oauth=None))
 
 
 def _is_unauthorized(failure: ToolFailure) -> bool:
@@ -233,9 +233,9 @@ class McpAdapter(SourceAdapter[_Source]):
 
     def put(self, server: McpServer) -> None:
         """Add a source, or replace its server. Running calls finish on the server that they began on."""
-        self._sources[server.link.terms.name] = self._opened(server)
+        self._sources[server.link.terms.name] = self._make_source(server)
 
-    def _opened(self, server: McpServer) -> _Source:
+    def _make_source(self, server: McpServer) -> _Source:
         tasks = McpTasks(server, self._caller, Poller(self._randomness, POLLS), self._clock)
         executor = RemoteExecutor(tasks, self._running, self._clock, self._randomness, TERMS)
         return _Source(server, tasks, executor, ResourceList())
@@ -248,7 +248,7 @@ class McpAdapter(SourceAdapter[_Source]):
             link = McpLink(terms, self._randomness, holder)
             own = McpServer(link, server.overrides, changed=server.changed)
             own.follow_resources(lambda _: None)  # nobody knows who else such a change may concern
-            return self._opened(own), link
+            return self._make_source(own), link
 
         return UserSessions(callers, make)
 
@@ -257,7 +257,7 @@ class McpAdapter(SourceAdapter[_Source]):
         users = source.server.users
         if users is None:
             return await self._execute_for_all(source, call, sink)
-        async with users.used(call) as used:
+        async with users.use_session(call) as used:
             if used is None:
                 return await self._execute_for_all(source, call, sink)
             own, holder = used
@@ -266,14 +266,14 @@ class McpAdapter(SourceAdapter[_Source]):
             own.server.task_support, own.server.skills = shared.task_support, shared.skills
             own.server.has_task_extension = shared.has_task_extension
             try:
-                return await hidden(
+                return await run_masked(
                     holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(own, call, shown)
                 )
             except ToolFailure as failure:
                 if _is_unauthorized(failure):
                     if source.server.login is not None and source.server.login.reads_as(call.call.principal):
                         source.server.changed()
-                    raise users.callers.refused(call) from failure
+                    raise users.callers.refusal(call) from failure
                 raise
 
     async def _execute_for_all(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
@@ -287,14 +287,14 @@ class McpAdapter(SourceAdapter[_Source]):
             if not had_login:
                 return await self._execute(source, call, sink)
             await login.take()
-            return await hidden(
+            return await run_masked(
                 holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(source, call, shown)
             )
         except ToolFailure as failure:
             is_refused = _is_unauthorized(failure)
             if had_login and (is_refused or failure.error.kind is ErrorKind.PERMISSION_DENIED):
                 source.server.changed()  # the login has ended, which its state must tell
-            told = await login.refused(call, failure) if is_refused else failure
+            told = await login.explain_refusal(call, failure) if is_refused else failure
             if told is failure:
                 raise
             raise told from failure
@@ -303,7 +303,7 @@ class McpAdapter(SourceAdapter[_Source]):
         job_id = call.call.job_id
         server, reporters = source.server, source.tasks.reporters
         if (skill := server.skills.get(call.spec.resource_id)) is not None:
-            return await read_served(server, call, skill, self._caller.artifacts, self._caller.redact)
+            return await read_served_file(server, call, skill, self._caller.artifacts, self._caller.redact)
         if call.spec.primitive is not Primitive.TOOL:
             return await self._read(source, call)
         reporter = Reporter(sink)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from toolhub_service.adapters.upstream import as_object, kept_json, quoted, written
+from toolhub_service.adapters.upstream import as_object, keep_json, quote_foreign, write_json
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -38,7 +38,7 @@ def own_meta(holder: JsonObject) -> JsonObject:
     if not isinstance(meta, Mapping):
         return {}
     own = {name: value for name, value in meta.items() if not name.startswith(_RESERVED)}
-    return own if own and len(written(own) or b"x" * META_MAX_BYTES) < META_MAX_BYTES else {}
+    return own if own and len(write_json(own) or b"x" * META_MAX_BYTES) < META_MAX_BYTES else {}
 
 
 def said_beside(value: JsonValue, blocks: Sequence[JsonObject], meta: JsonObject) -> JsonObject | None:
@@ -70,7 +70,7 @@ def read_as_declared(spec: ToolSpec, value: JsonObject, redact: Redact) -> tuple
     if not validate(value):
         return value, False
     effect = " It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
-    said = quoted(text, redact)
+    said = quote_foreign(text, redact)
     message = f"{spec.name} sent no structuredContent, though it declares an output schema.{effect}"
     raise refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, f"{message} It sent: {said}" if said else message)
 
@@ -81,26 +81,26 @@ def error_details(
     """Return the details of an error that a tool reports: what its message, an excerpt of the text, does not show."""
     details: dict[str, JsonValue] = {}
     if structured is not None:
-        details["structuredContent"] = _cleaned(kept_json(structured, STRUCTURE_MAX_BYTES), redact)
+        details["structuredContent"] = _clean_value(keep_json(structured, STRUCTURE_MAX_BYTES), redact)
     if len(blocks) > 1 or any(not is_plain_text(each) or len(str(each["text"])) > excerpt_chars for each in blocks):
-        content = [_cleaned(kept_json(block, STRUCTURE_MAX_BYTES), redact) for block in _bounded(blocks)]
+        content = [_clean_value(keep_json(block, STRUCTURE_MAX_BYTES), redact) for block in _bound_blocks(blocks)]
         # Metadata that is large in all blocks together is no reason for an answer without end.
-        details["content"] = content if len(written(content) or b"") <= 2 * STRUCTURE_MAX_BYTES else content[:1]
+        details["content"] = content if len(write_json(content) or b"") <= 2 * STRUCTURE_MAX_BYTES else content[:1]
     return details
 
 
-def _cleaned(value: JsonValue, redact: Redact) -> JsonValue:
+def _clean_value(value: JsonValue, redact: Redact) -> JsonValue:
     """Return the value with its texts as an error's message has them: redacted, without control characters."""
     if isinstance(value, str):
-        return quoted(value, redact, max(len(value), _SHORTEST_EXCERPT))
+        return quote_foreign(value, redact, max(len(value), _SHORTEST_EXCERPT))
     if isinstance(value, Mapping):
-        return {quoted(name, redact): _cleaned(member, redact) for name, member in value.items()}
+        return {quote_foreign(name, redact): _clean_value(member, redact) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_cleaned(item, redact) for item in value]
+        return [_clean_value(item, redact) for item in value]
     return value
 
 
-def _bounded(blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
+def _bound_blocks(blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
     left_chars = ERROR_TEXT_MAX_CHARS
     shown: list[JsonObject] = []
     for block in blocks[:ERROR_BLOCKS_MAX]:
@@ -119,4 +119,4 @@ def reported_error(text: str, structured: JsonValue) -> str:
     """Return what a tool says of its error; its structured content where it sent no text."""
     if text or structured is None:
         return text
-    return (written(structured) or b"").decode()
+    return (write_json(structured) or b"").decode()

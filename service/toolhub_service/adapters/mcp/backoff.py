@@ -22,7 +22,7 @@ class Backoff:
         self._randomness = randomness
         self._failures = 0
 
-    def failed(self) -> float:
+    def count_failure(self) -> float:
         """Count a failure. Return the seconds until the next attempt."""
         ceiling_s = min(CAP_S, FIRST_S * 2.0 ** min(self._failures, _EXPONENT_MAX))
         self._failures += 1
@@ -33,7 +33,7 @@ class Backoff:
         if for_s >= LASTED_S:
             self._failures = 0
         if self._failures:
-            return self.failed()
+            return self.count_failure()
         self._failures = 1
         return 0.0
 

@@ -90,7 +90,7 @@ class ToolCaller:
         ignored in the other version. `key`: sent when the call has no idempotency key.
         """
         questions = Questions(call, server.elicitation, self.redact)
-        relayed = self._relayed(server, call)
+        relayed = self._relay_for(server, call)
         idle = _idle_limit(call, reporter, relayed)
         while True:
             session = await server.link.session(call.deadline_s)
@@ -103,7 +103,16 @@ class ToolCaller:
                 options: SendOptions = {"timeout_s": timeout_s, "on_progress": reporter, "extension": extension}
                 if session.is_modern and fields is None and (names := server.headers_of(call.spec)):
                     options["headers"] = mcp_param_headers(names, call.args)
-                answer = await _sent(server.link, call, session, method, params, options, relayed, idle)
+                answer = await _send(
+                    server.link,
+                    call,
+                    session,
+                    method=method,
+                    params=params,
+                    options=options,
+                    relayed=relayed,
+                    idle=idle,
+                )
             except MCPError as error:
                 failure = self._failure(server, call, error, relayed)
                 if questions.restarts(failure):
@@ -112,14 +121,14 @@ class ToolCaller:
             if answer.get("resultType") != "input_required":
                 return answer, session
             if relayed is not None and relayed.gives(as_object(answer.get("inputRequests")) or {}):
-                questions.relayed(await relayed.answers(questions.take_relayed(answer), form_of))
+                questions.set_answers(await relayed.answers(questions.take_relayed(answer), form_of))
                 continue
             questions.take(answer)
             if not questions.answers:
                 # A server that asks nothing only needs more time; without a pause the hub would poll it in a busy loop.
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
-    def _relayed(self, server: McpServer, call: GrantedCall) -> Relayed | None:
+    def _relay_for(self, server: McpServer, call: GrantedCall) -> Relayed | None:
         client, allowed = call.call.client, server.link.terms.relay
         return None if client is None or not allowed else Relayed(call, client, allowed, self.redact)
 
@@ -129,7 +138,7 @@ class ToolCaller:
             server.changed()
         if error.error.code == MISSING_CAPABILITY and relayed is not None:
             relayed.missing(error.error.data)
-        return failures.answered(call, error, self.redact)
+        return failures.protocol_failure(call, error, self.redact)
 
     def _params(
         self, call: GrantedCall, fields: JsonObject | None, more: dict[str, Any], key: str = ""
@@ -167,12 +176,12 @@ class ToolCaller:
         """Return the failure, which keeps the blocks and the structure of the result; all bytes become artifacts."""
         keeping = LargeParts(call.call, self.artifacts, 0, ERROR_TEXT_MAX_BYTES)
         structured = result.get("structuredContent")
-        shown = [await keeping.shown(unkept(block)) for block in blocks_of(result)[:ERROR_BLOCKS_MAX]]
+        shown = [await keeping.block_value(unkept(block)) for block in blocks_of(result)[:ERROR_BLOCKS_MAX]]
         details = error_details(shown, structured, EXCERPT_MAX_CHARS, self.redact)
         return failures.reported_failure(call, reported_error(text_of(result), structured), self.redact, details)
 
 
-async def _sent(
+async def _send(
     link: McpLink,
     call: GrantedCall,
     session: McpSession,
@@ -187,11 +196,11 @@ async def _sent(
     if relayed is not None:
         options["capabilities"], options["on_log"] = relayed.capabilities, relayed.on_log
     try:
-        async with idle.applied():
-            with link.running.entered(relayed, call.call.principal.id):
+        async with idle.enforce():
+            with link.running.enter(relayed, call.call.principal.id):
                 return await link.send(session, method, params, **options)
     except TimeoutError:
-        raise failures.idled(call, idle.limit_s) from None
+        raise failures.idle_timeout(call, idle.limit_s) from None
 
 
 def _idle_limit(call: GrantedCall, *users: Reporter | Relayed | None) -> IdleLimit:

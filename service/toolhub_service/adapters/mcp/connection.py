@@ -51,7 +51,7 @@ from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_
 from toolhub_service.adapters.mcp.wire.http import BoundedTransport
 from toolhub_service.adapters.mcp.wire.launchers import broken_cache_advice, installing, last_line
 from toolhub_service.adapters.mcp.wire.stdio import PIPE_REASONS, PipeProtocol
-from toolhub_service.adapters.upstream import is_cancelled, written
+from toolhub_service.adapters.upstream import is_cancelled, write_json
 
 _LAST_ANSWERS_S = 0.1
 _MAY_FETCH = (
@@ -203,7 +203,7 @@ class Connection:
                 yield JSONRPCDispatcher(program.inbox, program.outbox)
             return
         assert self._deps.http is not None
-        async with self._deps.http.connected(self.disconnect_soon) as (dispatcher, bounded, self._fast):
+        async with self._deps.http.connect(self.disconnect_soon) as (dispatcher, bounded, self._fast):
             self._bounded = bounded
             try:
                 yield dispatcher
@@ -262,7 +262,7 @@ async def _initialize(session: ClientSession, refusal_text: Callable[[], str]) -
     try:
         await session.initialize()
     except MCPError as refused:
-        version = named_version(f"{refused.error.message} {written(refused.error.data)!r} {refusal_text()}")
+        version = named_version(f"{refused.error.message} {write_json(refused.error.data)!r} {refusal_text()}")
         if not version or breakage_of(refused) or not isinstance(session, _Session):
             raise
         session.offered_version = version

@@ -33,7 +33,7 @@ from toolhub_service.adapters.definitions import (
 )
 from toolhub_service.adapters.mcp.answers import own_meta
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
-from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
+from toolhub_service.adapters.upstream import as_string, keep_json, one_line, shorten, write_json
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
@@ -89,11 +89,11 @@ class DefinitionReader:
         """
         own_name = _own_name(tool)
         assert isinstance(tool, Mapping)  # otherwise it would have had no name
-        text = written(tool)
+        text = write_json(tool)
         if text is not None and self._mask.finds(text):
-            own_name, tool, text = self._masked(own_name, tool)
+            own_name, tool, text = self._mask_tool(own_name, tool)
         if text is None:
-            return self._made(own_name, {}, "It is nested too deeply to be read.")
+            return self._make_definition(own_name, {}, "It is nested too deeply to be read.")
         self.read_bytes += len(text)
         key = hashlib.sha256(text).digest() + bytes([is_modern])
         if key not in self._now:
@@ -101,14 +101,14 @@ class DefinitionReader:
             self._now[key] = self._before[key] if known else self._read(own_name, tool, text, is_modern=is_modern)
         return self._now[key]
 
-    def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
+    def _mask_tool(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
         """Return the tool without the source's secrets. Raises Unnamed for a name that holds one, as names cannot be
         masked."""
         # A masked name could not be called, because the server knows only the real one.
         if self._mask.text(own_name) != own_name:
             raise Unnamed("A tool was left out: its name contains a secret of the source.")
         shown = self._mask.object(tool)
-        return own_name, shown, written(shown)
+        return own_name, shown, write_json(shown)
 
     def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
         arguments = usable_input(tool.get("inputSchema"), self._repair)
@@ -118,7 +118,7 @@ class DefinitionReader:
             problem = f"It asks for headers that cannot be sent: {reason}." if reason else ""
         results = UsableSchema(_ANYTHING) if problem else usable_output(tool.get("outputSchema"), self._repair)
         is_async = not is_modern and task_support(tool) == "required"
-        return self._made(
+        return self._make_definition(
             own_name,
             tool,
             problem,
@@ -128,7 +128,7 @@ class DefinitionReader:
             unenforced=(*_left_out(tool), *arguments.unenforced, *results.unenforced),
         )
 
-    def _made(
+    def _make_definition(
         self,
         own_name: str,
         tool: JsonObject,
@@ -175,7 +175,7 @@ def presentation_of(tool: JsonObject, chosen: ToolTerms) -> JsonObject:
         shown["_meta"] = meta
     if hints := _own_hints(_object(tool, "annotations"), chosen):
         shown["annotations"] = hints
-    return shown if len(written(shown) or b"") <= 2 * HINTS_MAX_BYTES else {}
+    return shown if len(write_json(shown) or b"") <= 2 * HINTS_MAX_BYTES else {}
 
 
 def _is_icon(icon: JsonValue) -> bool:
@@ -215,7 +215,7 @@ def _own_name(tool: JsonValue) -> str:
 def _description(tool: JsonObject) -> str:
     """Return the text that models read, which is all that a pin holds of it: its beginning where it is too long."""
     given = tool.get("description")
-    # As `kept_text` writes what was too long, and a pin gives it back.
+    # As `keep_text` writes what was too long, and a pin gives it back.
     return as_string(given.get("beginning")) if isinstance(given, Mapping) else as_string(given)
 
 
@@ -223,7 +223,7 @@ def _left_out(tool: JsonObject) -> Iterator[str]:
     """Yield what cannot be used besides the schemas."""
     description = tool.get("description")
     whole = as_string(description)
-    if isinstance(description, Mapping) or len(shortened(whole, DESCRIPTION_MAX_BYTES)) < len(whole):
+    if isinstance(description, Mapping) or len(shorten(whole, DESCRIPTION_MAX_BYTES)) < len(whole):
         yield f"description: only its first {DESCRIPTION_MAX_BYTES:,} bytes are shown"
     elif description is not None and not isinstance(description, str):
         yield "description is not text and is left out"
@@ -250,7 +250,7 @@ def _remote(own_name: str, tool: JsonObject) -> JsonObject:
     for place, max_bytes in _KEPT.items():
         if tool.get(place) is not None:
             is_from_pin = place == "description" and isinstance(tool[place], Mapping)
-            remote[place] = kept_json(tool[place], _PINNED_WORDS_MAX_BYTES if is_from_pin else max_bytes)
+            remote[place] = keep_json(tool[place], _PINNED_WORDS_MAX_BYTES if is_from_pin else max_bytes)
     remote.setdefault("description", "")
     return remote
 

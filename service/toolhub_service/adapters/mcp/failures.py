@@ -31,7 +31,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from toolhub_service.adapters.mcp.kind import sse_advice
-from toolhub_service.adapters.upstream import one_line, quoted, quoted_answer
+from toolhub_service.adapters.upstream import one_line, quote_answer, quote_foreign
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import (
     IDLE,
@@ -110,7 +110,7 @@ def breakage_of_status(status: int) -> Breakage | None:
     return Breakage.STATUS if processing is Processing.UNKNOWN or status >= 500 else None
 
 
-def broken_error(breakage: Breakage) -> MCPError:
+def breakage_error(breakage: Breakage) -> MCPError:
     """Return the same as the exception that the SDK raises for a server's error."""
     return MCPError(**error_of(breakage))
 
@@ -141,14 +141,14 @@ _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BU
 _NO_OUTAGE: Final = frozenset({Breakage.TOO_LARGE, Breakage.TOO_MANY, Breakage.REFUSED, Breakage.NO_SESSION})
 
 
-def broken(call: GrantedCall, breakage: Breakage, facts: Facts, redact: Redact) -> ToolFailure:
+def connection_failure(call: GrantedCall, breakage: Breakage, facts: Facts, redact: Redact) -> ToolFailure:
     """The connection failed; the kind depends on what may have happened."""
     name, what = call.spec.name, breakage.value
     if "limit_bytes" in facts:
         what = f"{what} The limit is {facts['limit_bytes']:,} bytes; an operator can raise it."
     upstream, said = None, ""
     if status := facts.get("status"):
-        upstream = Upstream(status, quoted(facts.get("text", ""), redact))
+        upstream = Upstream(status, quote_foreign(facts.get("text", ""), redact))
         said = f" It answered HTTP {status}" + (f" ({facts['media']})" if breakage is Breakage.NOT_MCP else "")
         said += f": {upstream.excerpt}" if upstream.excerpt else "."
     blames = False if breakage in _NO_OUTAGE else None
@@ -172,18 +172,18 @@ def broken(call: GrantedCall, breakage: Breakage, facts: Facts, redact: Redact) 
     )
 
 
-def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
+def protocol_failure(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
     """An error of the protocol: the server's own, or one that the SDK or the transports made from a broken
     connection."""
     code = error.error.code
     breakage = breakage_in(error)
     facts: Facts = error.error.data if breakage_of(error) else {}
     if breakage is Breakage.HTTP_REFUSED and "status" in facts:
-        return _refused_by_status(call, facts, redact)
+        return _status_refusal(call, facts, redact)
     if breakage is not None:
-        return broken(call, breakage, facts, redact)
+        return connection_failure(call, breakage, facts, redact)
     if code == REQUEST_TIMEOUT:
-        return timed_out(call)
+        return deadline_failure(call)
     # A request of an unknown session has not run, so the same call may be sent again.
     if is_lost_session(error):
         message = f"{call.spec.name} could not be called: the server lost the hub's session. Try again."
@@ -191,11 +191,11 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
     if code == HEADER_MISMATCH:
         message = f"{call.spec.name} could not be called: its definition has changed and is being reloaded. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
-    excerpt = quoted(error.error.message, redact)
+    excerpt = quote_foreign(error.error.message, redact)
     data = data_of(error)
     message = f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} The server says: {excerpt}"
     if data:
-        message += f" Its data: {quoted(_json(data['data']), redact, _DATA_SHOWN_CHARS)}"
+        message += f" Its data: {quote_foreign(_json(data['data']), redact, _DATA_SHOWN_CHARS)}"
     upstream = Upstream(status=code, excerpt=excerpt)
     return ToolFailure(ToolError(ErrorKind.UPSTREAM_ERROR, message, retryable=False, details=data, upstream=upstream))
 
@@ -218,9 +218,9 @@ def _json(data: JsonValue) -> str:
     return data if isinstance(data, str) else msgspec.json.encode(data).decode("utf-8", "replace")
 
 
-def _refused_by_status(call: GrantedCall, facts: Facts, redact: Redact) -> ToolFailure:
-    status, excerpt = facts["status"], quoted(facts.get("text", ""), redact)
-    message = f"The server refused {call.spec.name} with HTTP {status}. {_PLAIN_ADVICE} {quoted_answer(excerpt)}"
+def _status_refusal(call: GrantedCall, facts: Facts, redact: Redact) -> ToolFailure:
+    status, excerpt = facts["status"], quote_foreign(facts.get("text", ""), redact)
+    message = f"The server refused {call.spec.name} with HTTP {status}. {_PLAIN_ADVICE} {quote_answer(excerpt)}"
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
 
@@ -278,12 +278,12 @@ def is_lost_session(error: MCPError) -> bool:
     return error.error.code == INVALID_REQUEST and "session" in error.error.message[:200].lower()
 
 
-def timed_out(call: GrantedCall) -> ToolFailure:
+def deadline_failure(call: GrantedCall) -> ToolFailure:
     message = f"{call.spec.name} did not answer before its deadline. Request less or allow more time."
     return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
 
 
-def idled(call: GrantedCall, limit_s: float) -> ToolFailure:
+def idle_timeout(call: GrantedCall, limit_s: float) -> ToolFailure:
     message = (
         f"{call.spec.name} neither answered nor reported progress for {limit_s:g} s. Request less, or have `{IDLE}` of "
         "its source raised."
@@ -300,9 +300,9 @@ def no_time_left(call: GrantedCall) -> ToolFailure:
 
 def reported_failure(call: GrantedCall, text: str, redact: Redact, details: JsonObject | None = None) -> ToolFailure:
     """The tool ran and reports that it failed. `details`: what else its result holds."""
-    excerpt = quoted(text, redact)
+    excerpt = quote_foreign(text, redact)
     message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "
-    message += quoted_answer(excerpt)
+    message += quote_answer(excerpt)
     upstream = Upstream(status=0, excerpt=excerpt)
     return ToolFailure(
         ToolError(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=upstream, details=details or {})
@@ -360,7 +360,7 @@ def _of_protocol(error: MCPError) -> str:
         return "It answered the handshake with HTTP 202, which is for messages that have no answer."
     if error.code == PARSE_ERROR and error.error.message.startswith("Failed to parse"):
         return "Its answer to the handshake is not MCP."
-    said = quoted_answer(one_line(error.error.message, _SAID_MAX_CHARS))
+    said = quote_answer(one_line(error.error.message, _SAID_MAX_CHARS))
     return f"It refused the handshake (JSON-RPC error {error.code}). {said}"
 
 

@@ -18,7 +18,7 @@ class IdleLimit:
         self._scope: asyncio.Timeout | None = None
 
     @asynccontextmanager
-    async def applied(self) -> AsyncIterator[None]:
+    async def enforce(self) -> AsyncIterator[None]:
         """Raises TimeoutError when the limit has passed: what runs inside is cancelled."""
         if not self.limit_s:
             yield
@@ -34,7 +34,7 @@ class IdleLimit:
         self._set(asyncio.get_running_loop().time() + self.limit_s)
 
     @contextmanager
-    def suspended(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """Do not count while the context is active."""
         self._set(None)
         try:

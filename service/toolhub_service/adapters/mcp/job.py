@@ -100,7 +100,7 @@ class McpTasks:
         wanted = TaskQuestions(call, self._server.elicitation, self._caller.redact)
         # The server's questions meanwhile may belong to the task, which has no client, so no other call's client
         # answers them.
-        with self._server.link.running.entered(None, call.call.principal.id):
+        with self._server.link.running.enter(None, call.call.principal.id):
             async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
                 yield progress
 
@@ -212,7 +212,7 @@ class McpTasks:
         except MCPError as error:
             if error.error.code in _FORGOTTEN:
                 raise _task_error(error) from error
-            raise failures.answered(call, error, self._caller.redact) from error
+            raise failures.protocol_failure(call, error, self._caller.redact) from error
 
     async def _ask(
         self, call: GrantedCall, mark: RemoteMark, method: str, *, timeout_s: float = _REQUEST_S, **more: JsonValue

@@ -281,7 +281,7 @@ class StdioTerms:
         return self.is_launcher or runs_image
 
     @property
-    def passed(self) -> dict[str, str]:
+    def variables_from_hub(self) -> dict[str, str]:
         """Return the variables passed from the hub's environment besides those that every program gets."""
         names = (LAUNCHER_ENV if self.is_launcher else ()) if self.pass_env is None else self.pass_env
         return {name: os.environ[name] for name in names if name in os.environ}
@@ -352,7 +352,9 @@ class McpTerms:
     def secrets(self) -> tuple[str, ...]:
         """Return the values that must never be shown: those of the environment, the headers and the client."""
         if isinstance(self.where, StdioTerms):
-            urls = self.where.passed.values()  # of proxies and registries: only credentials in them are secret
+            urls = (
+                self.where.variables_from_hub.values()
+            )  # of proxies and registries: only credentials in them are secret
             return (*self.where.env.values(), *(secret for url in urls for secret in secrets_of_url(url)))
         oauth = self.where.oauth
         own = (oauth.client_secret, oauth.private_key, *oauth.private_key.splitlines()[1:-1]) if oauth else ()

@@ -34,7 +34,7 @@ from toolhub_service.adapters.mcp.questions.elicitation import Answering
 from toolhub_service.adapters.mcp.questions.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.mcp.wire.http import HttpTransport
-from toolhub_service.adapters.upstream import is_cancelled, quoted
+from toolhub_service.adapters.upstream import is_cancelled, quote_foreign
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness
@@ -192,18 +192,18 @@ class McpLink:
             return await session.requests.send(method, params, **options)
         except MCPError as error:
             if failures.is_closed(error):
-                self.lost(session, "its connection is closed")
+                self.drop_session(session, "its connection is closed")
             elif failures.is_lost_session(error):
-                self.lost(session, "the server no longer knows the session")
+                self.drop_session(session, "the server no longer knows the session")
             raise
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             # The SDK cancels the tasks that wait on a dying connection (python-sdk #3560).
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            self.lost(session, "its connection broke")
-            raise failures.broken_error(Breakage.LOST) from error
+            self.drop_session(session, "its connection broke")
+            raise failures.breakage_error(Breakage.LOST) from error
 
-    def lost(self, session: McpSession, why: str) -> None:
+    def drop_session(self, session: McpSession, why: str) -> None:
         """Leave an unusable connection and make another. `why` holds no text of exceptions."""
         if session is self._session and self._connection is not None:
             self._connection.disconnect(why)
@@ -211,7 +211,7 @@ class McpLink:
     def leave(self, why: str) -> None:
         """Leave the connection in use, if there is one, and make another."""
         if self._session is not None:
-            self.lost(self._session, why)
+            self.drop_session(self._session, why)
 
     def diagnostics(self) -> tuple[str, ...]:
         """Return the tail of standard error, the state and the last problem; secrets are masked."""
@@ -250,7 +250,7 @@ class McpLink:
             connection = self._connection = Connection(self._deps, self._has_connected, self._has_disconnected)
             await self._run(connection)
             # It may hold what the server says.
-            self._last_error = quoted(connection.why_over, self._redactor.text, _REASON_MAX_CHARS)
+            self._last_error = quote_foreign(connection.why_over, self._redactor.text, _REASON_MAX_CHARS)
             self._is_unauthorized = connection.was_unauthorized
             if self._closed.is_set():
                 return
@@ -259,7 +259,7 @@ class McpLink:
                 self._notify_changed()
             had_connected = connection.was_connected
             lasted_s = _now_s() - began_s
-            pause_s = self._backoff.after_loss(lasted_s) if had_connected else self._backoff.failed()
+            pause_s = self._backoff.after_loss(lasted_s) if had_connected else self._backoff.count_failure()
             if self._is_unauthorized and self._carries_login:
                 pause_s = _UNAUTHORIZED_PAUSE_S
             await self._pause(pause_s, has_failed=not had_connected)
@@ -332,7 +332,9 @@ class McpLink:
                 source=self.terms.name,
             )
         installing = self._connection.installing if self._connection else ""
-        reason = quoted(installing, self._redactor.text) or self._last_error or "The connection is still being made."
+        reason = (
+            quote_foreign(installing, self._redactor.text) or self._last_error or "The connection is still being made."
+        )
         failure = refuse(
             ErrorKind.TOOL_UNAVAILABLE,
             f"The MCP server of {self.terms.name} is not connected. {reason} Use another tool, or try again later.",
@@ -398,11 +400,11 @@ class McpServer:
     def follow_resources(self, publish: Callable[[str], None]) -> None:
         """Have `publish` called with the URI of each resource that changes; empty: the list changed."""
 
-        def changed(uri: str) -> None:
+        def count_change(uri: str) -> None:
             self.resource_changes += not uri
             publish(uri)
 
-        self.link.on_resource_change = changed
+        self.link.on_resource_change = count_change
 
     @property
     def elicitation(self) -> Answering:

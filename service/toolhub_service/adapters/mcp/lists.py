@@ -10,7 +10,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from toolhub_service.adapters.mcp.failures import breakage_in
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
-from toolhub_service.adapters.upstream import as_number, written
+from toolhub_service.adapters.upstream import as_number, write_json
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 PAGES_MAX: Final = 50
@@ -34,7 +34,7 @@ class Listed(NamedTuple):
     """The error that ended the reading early."""
 
 
-async def listed(
+async def read_list(
     link: McpLink, session: McpSession, method: str, member: str, entries_max: int, timeout_s: float | None = None
 ) -> Listed:
     """Return the entries in `member` of all pages of `method`. `timeout_s`: per page. Never raises MCPError."""
@@ -57,7 +57,7 @@ async def listed(
         if cursor == "" and found == before:  # the same page again
             return Listed(entries, True, ttl_s, None)
         for entry in found if isinstance(found, list) else ():
-            text = written(entry)
+            text = write_json(entry)
             if text is None or not isinstance(entry, Mapping):
                 continue
             left_bytes -= len(text)

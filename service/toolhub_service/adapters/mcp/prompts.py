@@ -16,11 +16,11 @@ from toolhub_service.adapters.definitions import CheckSchema, Overrides, SourceT
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
-from toolhub_service.adapters.mcp.lists import count_of, listed
+from toolhub_service.adapters.mcp.lists import count_of, read_list
 from toolhub_service.adapters.mcp.result_value import INLINE_MAX_BYTES, LargeParts, unkept
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
-from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted
+from toolhub_service.adapters.upstream import as_object, as_string, one_line, quote_foreign
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -124,9 +124,10 @@ def completion_definition(terms: SourceTerms, overrides: Overrides) -> Definitio
         overrides,
         COMPLETE,
         Primitive.COMPLETION,
-        f"What an argument of a prompt or of a resource template of {terms.name} may be, from what there is of it.",
-        _COMPLETE_INPUT,
-        _COMPLETE_OUTPUT,
+        description=f"What an argument of a prompt or of a resource template of {terms.name} may be, from what there "
+        "is of it.",
+        input_schema=_COMPLETE_INPUT,
+        output_schema=_COMPLETE_OUTPUT,
     )
 
 
@@ -145,9 +146,9 @@ class PromptReader:
         and does not fail the reading."""
         if "prompts" not in session.features:
             return []
-        found = await listed(link, session, "prompts/list", "prompts", PROMPTS_MAX)
+        found = await read_list(link, session, "prompts/list", "prompts", PROMPTS_MAX)
         if found.error is not None:
-            said = quoted(found.error.error.message, redact)
+            said = quote_foreign(found.error.error.message, redact)
             problems.append(f"The list of prompts could not be read whole. The server says: {said}")
         elif not found.is_whole:
             problems.append(f"Only the first {len(found.entries)} prompts are offered.")
@@ -162,7 +163,7 @@ class PromptReader:
                 definitions.append(definition)
         return definitions
 
-    def restored(self, remote: JsonObject) -> Definition | None:
+    def restore_pinned(self, remote: JsonObject) -> Definition | None:
         """Return the definition from a pin. Raises Unnamed."""
         return self._definition(as_string(remote.get("prompt")), as_object(remote.get("inputSchema")) or {})
 
@@ -250,7 +251,7 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
         role, content = fields_of.get("role"), as_object(fields_of.get("content"))
         if role not in _ROLES or content is None:
             raise failures.outside_protocol(call, "a message has no role or no content")
-        shown.append({"role": role, "content": await keeping.shown(unkept(content))})
+        shown.append({"role": role, "content": await keeping.block_value(unkept(content))})
     value: dict[str, JsonValue] = {"messages": shown}
     if words := as_string(answer.get("description")):
         value["description"] = excerpt(words, _WORDS_MAX_CHARS)

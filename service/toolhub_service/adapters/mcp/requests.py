@@ -37,7 +37,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from toolhub_service.adapters.mcp.failures import Breakage, broken_error
+from toolhub_service.adapters.mcp.failures import Breakage, breakage_error
 from toolhub_service.adapters.upstream import as_number
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class FastClient:
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
         message = {"jsonrpc": "2.0", "id": asked, "method": method, "params": params}
-        content = msgspec.json.encode(message, enc_hook=_thawed)
+        content = msgspec.json.encode(message, enc_hook=_thaw)
         request = httpx2.Request(
             "POST", self._url, headers={**self._fields, **fields}, content=content, extensions=self._extensions
         )
@@ -104,7 +104,7 @@ class FastClient:
             status = response.status_code
             if status in {200, 201} and media.startswith("text/event-stream"):
                 response.request = request
-                return await _streamed(response, asked, on_progress, on_log)
+                return await _read_stream(response, asked, on_progress, on_log)
             # From then on the SDK handles a server that redirects: it knows when a redirect may be followed.
             if status in {307, 308}:  # with others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
@@ -114,14 +114,14 @@ class FastClient:
             await response.aclose()
 
 
-def _thawed(value: object) -> object:
+def _thaw(value: object) -> object:
     """Return a mapping as a dict; arguments may be frozen."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError
 
 
-async def _streamed(
+async def _read_stream(
     response: httpx2.Response, asked: str, on_progress: ProgressFnT | None, on_log: OnLog | None
 ) -> dict[str, Any]:
     """Return the answer that ends an event stream; progress is passed on, other messages are ignored."""
@@ -141,7 +141,7 @@ async def _streamed(
                 on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     except (httpx2.TransportError, httpx2.SSEError):
         pass  # treated as a stream that ends without an answer
-    raise broken_error(Breakage.LOST)
+    raise breakage_error(Breakage.LOST)
 
 
 async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
@@ -239,11 +239,11 @@ class RequestSender:
         those of the HTTP transport beneath."""
         self._dispatcher = dispatcher
         self._version = protocol_version
-        self._capabilities = _dumped(capabilities)
+        self._capabilities = _dump_model(capabilities)
         self._meta = (
             {
                 PROTOCOL_VERSION_META_KEY: protocol_version,
-                CLIENT_INFO_META_KEY: _dumped(client),
+                CLIENT_INFO_META_KEY: _dump_model(client),
                 CLIENT_CAPABILITIES_META_KEY: self._capabilities,
             }
             if is_modern(protocol_version)
@@ -283,9 +283,11 @@ class RequestSender:
         fields |= headers or {}
         if self.fast is not None and self.fast.is_open and method == "tools/call":
             with suppress(Redirected):  # nothing was run there; the SDK's client below follows it
-                async with _bounded(method, timeout_s):
+                async with _limit_time(method, timeout_s):
                     return await self.fast.send(method, params, fields, on_progress, on_log)
-        named: AbstractContextManager[dict[str, str]] = self._exchanges.named() if self._exchanges else nullcontext({})
+        named: AbstractContextManager[dict[str, str]] = (
+            self._exchanges.name_exchange() if self._exchanges else nullcontext({})
+        )
         with named as name:
             options: CallOptions = {"headers": {**fields, **name}}
             if on_progress is not None:
@@ -294,7 +296,7 @@ class RequestSender:
                 return await self._dispatcher.send_raw_request(method, params, options)
             options["timeout"] = timeout_s
             # The SDK's timeout begins only after the request is written, and a program may not read at all.
-            async with _bounded(method, timeout_s + _WRITE_S):
+            async with _limit_time(method, timeout_s + _WRITE_S):
                 return await self._dispatcher.send_raw_request(method, params, options)
 
     def _meta_with(self, extension: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +309,7 @@ class RequestSender:
 
 
 @asynccontextmanager
-async def _bounded(method: str, timeout_s: float | None) -> AsyncIterator[None]:
+async def _limit_time(method: str, timeout_s: float | None) -> AsyncIterator[None]:
     """Raises MCPError -32001 after this time."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
@@ -318,7 +320,7 @@ async def _bounded(method: str, timeout_s: float | None) -> AsyncIterator[None]:
         raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out") from None
 
 
-def _dumped(model: Implementation | ClientCapabilities) -> dict[str, Any]:
+def _dump_model(model: Implementation | ClientCapabilities) -> dict[str, Any]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
@@ -375,7 +377,7 @@ class Exchanges:
         self._waited: dict[str, Exchange] = {}
 
     @contextmanager
-    def named(self) -> Iterator[dict[str, str]]:
+    def name_exchange(self) -> Iterator[dict[str, str]]:
         """Yield the header to send with one request, whose exchange is cancelled when the context ends."""
         name, exchange = str(next(self._names)), Exchange()
         self._waited[name] = exchange

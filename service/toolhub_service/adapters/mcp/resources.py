@@ -19,10 +19,10 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.answers import own_meta
 from toolhub_service.adapters.mcp.calling import ToolCaller, time_left_s
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.mcp.lists import count_of, listed
+from toolhub_service.adapters.mcp.lists import count_of, read_list
 from toolhub_service.adapters.mcp.prompts import evidence_of, fixed_definition
 from toolhub_service.adapters.mcp.result_value import INLINE_MAX_BYTES, LargeParts
-from toolhub_service.adapters.upstream import as_object, as_string, one_line, shortened, written
+from toolhub_service.adapters.upstream import as_object, as_string, one_line, shorten, write_json
 from toolhub_service.aio.cooperative import TimeSlice
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
@@ -89,18 +89,18 @@ def resource_definitions(terms: SourceTerms, overrides: Overrides, *, may_subscr
         overrides,
         LIST,
         Primitive.RESOURCE_LIST,
-        f"The resources of {terms.name}, and templates of URIs of more.",
-        _NOTHING,
-        _LIST_OUTPUT,
+        description=f"The resources of {terms.name}, and templates of URIs of more.",
+        input_schema=_NOTHING,
+        output_schema=_LIST_OUTPUT,
     )
     reading = fixed_definition(
         terms,
         overrides,
         READ,
         Primitive.RESOURCE_READ,
-        f"The contents of a resource of {terms.name}. What is large comes as an artifact.",
-        _READ_INPUT,
-        _READ_OUTPUT,
+        description=f"The contents of a resource of {terms.name}. What is large comes as an artifact.",
+        input_schema=_READ_INPUT,
+        output_schema=_READ_OUTPUT,
     )
     subscribing = None
     if may_subscribe:
@@ -109,9 +109,9 @@ def resource_definitions(terms: SourceTerms, overrides: Overrides, *, may_subscr
             overrides,
             SUBSCRIBE,
             Primitive.RESOURCE_SUBSCRIPTION,
-            f"Have {terms.name} tell of changes of a resource; MCP clients of the hub are told.",
-            _READ_INPUT,
-            _SUBSCRIBE_OUTPUT,
+            description=f"Have {terms.name} tell of changes of a resource; MCP clients of the hub are told.",
+            input_schema=_READ_INPUT,
+            output_schema=_SUBSCRIBE_OUTPUT,
         )
     return [definition for definition in (listing, reading, subscribing) if definition is not None]
 
@@ -160,14 +160,14 @@ async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _K
     found: dict[str, list[JsonValue]] = {}
     is_whole, ttl_s, left_bytes = True, _TTL_MAX_S, _LIST_MAX_BYTES
     for (method, member), (shown, place, most) in zip(RESOURCE_LISTS, _SHOWN, strict=True):
-        page = await listed(server.link, session, method, member, most, time_left_s(call))
+        page = await read_list(server.link, session, method, member, most, time_left_s(call))
         if page.error is not None and member == "resources":
-            raise failures.answered(call, page.error, redact)
+            raise failures.protocol_failure(call, page.error, redact)
         entries = found[shown] = []
         time_slice = TimeSlice()
         for raw in page.entries:
             entry = _entry(raw, place)
-            left_bytes -= len(written(entry) or b"")
+            left_bytes -= len(write_json(entry) or b"")
             if not entry or left_bytes < 0 or any(finding.is_serious for finding in check_definition(entry)):
                 is_whole = False
                 continue
@@ -187,14 +187,14 @@ def _entry(raw: JsonObject, place: str) -> dict[str, JsonValue]:
     entry: dict[str, JsonValue] = {place: uri, "name": one_line(name or uri, _NAME_MAX_CHARS)}
     for words in ("title", "description"):
         if text := as_string(raw.get(words)):
-            entry[words] = shortened(text, _WORDS_MAX_BYTES)
+            entry[words] = shorten(text, _WORDS_MAX_BYTES)
     if media_type := as_string(raw.get("mimeType")):
         entry["mimeType"] = one_line(media_type, _NAME_MAX_CHARS)
     if (size := count_of(raw.get("size"))) is not None:
         entry["size"] = size
     if meta := own_meta(raw):
         entry["_meta"] = meta
-    if isinstance(hints := raw.get("annotations"), dict) and len(written(hints) or b"") <= _WORDS_MAX_BYTES:
+    if isinstance(hints := raw.get("annotations"), dict) and len(write_json(hints) or b"") <= _WORDS_MAX_BYTES:
         entry["annotations"] = hints
     return entry
 

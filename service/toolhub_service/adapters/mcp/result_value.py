@@ -29,8 +29,8 @@ from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import (
     as_object,
     as_string,
-    kept_bytes,
-    kept_json,
+    keep_bytes,
+    keep_json,
 )
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
@@ -82,7 +82,7 @@ async def outcome_of(
     )
     keeping = LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
     is_plain = not others and all(map(is_plain_text, blocks))
-    shown = blocks if is_plain else [await keeping.shown(unkept(block)) for block in blocks]
+    shown = blocks if is_plain else [await keeping.block_value(unkept(block)) for block in blocks]
     value: JsonValue = result.get("structuredContent")
     beside: Sequence[JsonObject] = shown if is_structured or (is_plain and len(shown) > 1) else ()
     if not is_structured:
@@ -113,7 +113,7 @@ async def outcome_of(
         evidence=(proof, *repair_evidence(call.call.call_id, repairs)),
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete or dropped > 0,
-        raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,
+        raw=keep_json(result, RAW_MAX_BYTES) if keep_raw else None,
         said=said_beside(value, beside, own_meta(result)),
     )
 
@@ -145,18 +145,18 @@ class LargeParts:
         self.refs: list[ArtifactRef] = []
         self.is_incomplete = False
 
-    async def shown(self, block: JsonObject) -> JsonObject:
+    async def block_value(self, block: JsonObject) -> JsonObject:
         """Return the block in a form that a value can hold; a text stays, as the whole value is cut."""
         resource = as_object(block.get("resource"))
         if resource is not None:
             return {**block, "resource": await self.contents(resource)}
-        return block if _is_text(block) else await self._lightened(block, "data")
+        return block if _is_text(block) else await self._lighten(block, "data")
 
     async def contents(self, resource: JsonObject) -> JsonObject:
         """Return the contents of a resource in a form that a value can hold."""
-        return await self._lightened(resource, "blob", "text")
+        return await self._lighten(resource, "blob", "text")
 
-    async def _lightened(self, holder: JsonObject, *places: str) -> JsonObject:
+    async def _lighten(self, holder: JsonObject, *places: str) -> JsonObject:
         """Return the holder without the members that are too large; the others stay."""
         place = next((place for place in places if isinstance(holder.get(place), str)), "")
         carried = as_string(holder.get(place))
@@ -169,7 +169,7 @@ class LargeParts:
             self.is_incomplete = True
             return {**rest, "dropped": "it is not base64"}
         media_type = as_string(holder.get("mimeType"))
-        facts, refs = await kept_bytes(data, self._call, self.artifacts, media_type=media_type, name=_file_name(holder))
+        facts, refs = await keep_bytes(data, self._call, self.artifacts, media_type=media_type, name=_file_name(holder))
         self.refs += refs
         self.is_incomplete |= not refs
         return {**rest, **facts}

@@ -26,7 +26,7 @@ from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.skill.definitions import READ, READ_INPUT, READ_OUTPUT
 from toolhub_service.adapters.skill.skill_file import SkillInvalid, frontmatter_of, read_skill_file
 from toolhub_service.adapters.tool_names import Unnamed, known_name
-from toolhub_service.adapters.upstream import as_object, as_string, kept_bytes, one_line, quoted, written
+from toolhub_service.adapters.upstream import as_object, as_string, keep_bytes, one_line, quote_foreign, write_json
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
@@ -70,7 +70,7 @@ class ServedSkill:
         return as_string(self.frontmatter.get("name"))
 
 
-async def listed_skills(
+async def read_skills(
     link: McpLink, session: McpSession, redact: Redact, mask: Mask, problems: list[str]
 ) -> list[ServedSkill]:
     """Return the skills on all pages of `skills/list`, without the source's own secrets. An unusable skill becomes a
@@ -82,7 +82,7 @@ async def listed_skills(
             page = await link.send(session, "skills/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
             problems.append(
-                f"The list of skills could not be read. The server says: {quoted(error.error.message, redact)}"
+                f"The list of skills could not be read. The server says: {quote_foreign(error.error.message, redact)}"
             )
             return found
         entries = page.get("skills")
@@ -116,7 +116,7 @@ def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) 
     }
     spec = terms.spec(
         known_name(terms.name, own_name, "A skill"),
-        f"{own_name}@{hashlib.sha256(written(remote) or b'').hexdigest()[:16]}",
+        f"{own_name}@{hashlib.sha256(write_json(remote) or b'').hexdigest()[:16]}",
         chosen,
         description=f"{remote['description']}\n\nReads the skill `{skill.name}` that the server serves: its "
         "instructions and the list of its files; with `resource`, one of them.",
@@ -129,7 +129,7 @@ def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) 
     return Definition(replace(spec, skill=SkillListing(skill.frontmatter, files)), remote)
 
 
-async def read_served(
+async def read_served_file(
     server: McpServer, call: GrantedCall, skill: ServedSkill, artifacts: ArtifactService | None, redact: Redact
 ) -> Outcome:
     """Return one file of a skill. Raises ToolFailure, also for bytes that do not match the listing."""
@@ -142,7 +142,7 @@ async def read_served(
         )
         raise refuse(ErrorKind.NOT_FOUND, message)
     # Read at each call and not cached: the digests of the listing show whether it is still the same file.
-    data = await _fetched(server, call, file, redact)
+    data = await _fetch_file(server, call, file, redact)
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise _other(server, call, f"`{one_line(path, 80)}` is not the file of that digest and size")
     facts: dict[str, JsonValue] = {"skill": skill.name, "digest": _listing_digest(skill)}
@@ -157,7 +157,7 @@ async def read_served(
     facts |= {"resource": path, "bytes": file.size_bytes, "sha256": file.sha256}
     if len(data) <= _TEXT_MAX_BYTES and (text := _text(data)) is not None:
         return Outcome(value={**facts, "text": text}, evidence=(proof,))
-    kept, references = await kept_bytes(data, call.call, artifacts, name=path.rpartition("/")[2])
+    kept, references = await keep_bytes(data, call.call, artifacts, name=path.rpartition("/")[2])
     return Outcome(value={**facts, **kept}, artifacts=references, evidence=(proof,))
 
 
@@ -167,7 +167,7 @@ def _skill(entry: JsonValue) -> ServedSkill:
     uri, frontmatter = as_string(fields.get("uri")), as_object(fields.get("frontmatter")) or {}
     name = as_string(frontmatter.get("name"))
     label = f"A skill named `{one_line(name, 80)}` was left out"
-    if len(written(entry) or b"x" * (_ENTRY_MAX_BYTES + 1)) > _ENTRY_MAX_BYTES:
+    if len(write_json(entry) or b"x" * (_ENTRY_MAX_BYTES + 1)) > _ENTRY_MAX_BYTES:
         raise Unnamed(
             f"{label}: its entry in the list has more than {_ENTRY_MAX_BYTES:,} bytes, or is nested too deeply."
         )
@@ -197,12 +197,12 @@ def _files(resources: list[JsonValue], root: str, label: str) -> Iterator[tuple[
             yield path, ServedFile(uri, found[1], size)
 
 
-async def _fetched(server: McpServer, call: GrantedCall, file: ServedFile, redact: Redact) -> bytes:
+async def _fetch_file(server: McpServer, call: GrantedCall, file: ServedFile, redact: Redact) -> bytes:
     session = await server.link.session(call.deadline_s)
     try:
         answer = await server.link.send(session, "resources/read", {"uri": file.uri})
     except MCPError as error:
-        raise failures.answered(call, error, redact) from error
+        raise failures.protocol_failure(call, error, redact) from error
     contents = answer.get("contents")
     first = as_object(contents[0]) if isinstance(contents, list) and len(contents) == 1 else None
     if first is not None and isinstance(text := first.get("text"), str):

@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
-from toolhub_service.adapters.definitions import NO_MASK, RepairSchema, SourceTerms, limited
+from toolhub_service.adapters.definitions import NO_MASK, RepairSchema, SourceTerms, limit_problems
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
-from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
+from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, read_skills
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.tool_names import Unnamed, keep_apart, remarks_of, suffix_of, with_suffix
-from toolhub_service.adapters.upstream import as_number, quoted, written
+from toolhub_service.adapters.upstream import as_number, quote_foreign, write_json
 from toolhub_service.aio.cooperative import TimeSlice, in_thread
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -94,7 +94,7 @@ class McpToolSource:
         self._remarks: tuple[str, ...] = ()  # on its definitions
         self._reading = asyncio.Lock()  # one reading at a time, because the reader compares with the last one
 
-    def restored(self, remote: JsonObject) -> Definition | None:
+    def restore_pinned(self, remote: JsonObject) -> Definition | None:
         """Return a pinned definition under the current terms; None when its tool is no longer offered, and for a skill,
         which only its server can describe."""
         # A served skill needs its list of files to be called, which is known only once the server has been read.
@@ -102,7 +102,7 @@ class McpToolSource:
             return None
         try:
             if "primitive" in remote or "prompt" in remote:
-                return self._restored_primitive(remote)
+                return self._restore_primitive(remote)
             definition = self._reader.read(remote, is_modern=False)
         except Unnamed:
             return None
@@ -113,15 +113,15 @@ class McpToolSource:
             self._server.task_support.setdefault(definition.spec.resource_id, support)
         return definition
 
-    def _restored_primitive(self, remote: JsonObject) -> Definition | None:
+    def _restore_primitive(self, remote: JsonObject) -> Definition | None:
         """Raises Unnamed."""
         if "prompt" in remote:
-            prompt = self._prompts.restored(remote)
+            prompt = self._prompts.restore_pinned(remote)
             return None if prompt is None else with_suffix(prompt, suffix_of(remote))
-        fixed = self._fixed({"resources", "resources.subscribe", "completions"})
+        fixed = self._feature_definitions({"resources", "resources.subscribe", "completions"})
         return next((definition for definition in fixed if definition.remote == remote), None)
 
-    def registered(self, words: JsonObject) -> Definition:
+    def read_registration(self, words: JsonObject) -> Definition:
         """Return the definition of a tool that the server has but does not list, as an operator registered it. Raises
         ValueError."""
         tool = {key: value for key, value in words.items() if key != "resourceId"}
@@ -158,12 +158,12 @@ class McpToolSource:
         self._server.has_task_extension = has_extension(session)
         listing.add(await self._skills(lists, listing.problems))
         listing.add(await self._prompts.read_all(link, session, lists.redact, listing.problems, mask))
-        listing.add(self._fixed(await self._features(lists, listing.problems)))
+        listing.add(self._feature_definitions(await self._features(lists, listing.problems)))
         definitions = listing.kept_apart()
-        self._remarks = limited([lists.redact(remark) for remark in remarks_of(definitions)])
+        self._remarks = limit_problems([lists.redact(remark) for remark in remarks_of(definitions)])
         return Discovery(
             definitions=definitions,
-            problems=limited([lists.redact(problem) for problem in listing.problems]),
+            problems=limit_problems([lists.redact(problem) for problem in listing.problems]),
             ttl_s=listing.ttl_s,
             server=lists.redact(session.server),
             protocol=session.protocol,
@@ -206,14 +206,14 @@ class McpToolSource:
                 page = await lists.send(method)
             except MCPError as error:
                 if error.error.code != METHOD_NOT_FOUND:
-                    excerpt = quoted(error.error.message, lists.redact)
+                    excerpt = quote_foreign(error.error.message, lists.redact)
                     problems.append(f"The list of resources could not be read. The server says: {excerpt}")
                 continue
             if page.get(member):
                 return features | {"resources"}
         return features
 
-    def _fixed(self, features: Collection[str]) -> list[Definition]:
+    def _feature_definitions(self, features: Collection[str]) -> list[Definition]:
         """Return the tools for resources and completion. Their names depend only on the source's. Raises Unnamed."""
         definitions = []
         if "resources" in features:
@@ -226,7 +226,7 @@ class McpToolSource:
         """Return the tools that read the skills which the server serves."""
         definitions: list[Definition] = []
         known: dict[str, ServedSkill] = {}
-        for skill in await listed_skills(lists.link, lists.session, lists.redact, lists.mask, problems):
+        for skill in await read_skills(lists.link, lists.session, lists.redact, lists.mask, problems):
             try:
                 definition = definition_of(skill, self._terms, self._server.overrides)
             except Unnamed as unnamed:
@@ -272,7 +272,9 @@ class McpToolSource:
                     listing.problems.append("The server offers no tools.")
                 return None
             breakage = failures.breakage_in(error)
-            reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, lists.redact)}"
+            reason = (
+                breakage.value if breakage else f"The server says: {quote_foreign(error.error.message, lists.redact)}"
+            )
             if cursor is None:
                 failure = refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}")
                 if breakage is failures.Breakage.UNAUTHORIZED:
@@ -313,7 +315,7 @@ class _Listing:
             if self.is_full:
                 break
             self._seen += 1
-            if len(written(tool) or b"") > _LARGE_BYTES:
+            if len(write_json(tool) or b"") > _LARGE_BYTES:
                 await in_thread(self._take, tool)
             else:
                 self._take(tool)

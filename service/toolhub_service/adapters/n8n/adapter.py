@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from toolhub_service.adapters.caller_auth import per_user_terms
-from toolhub_service.adapters.callers import opened_for_callers
+from toolhub_service.adapters.callers import open_for_callers
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import POLLS, MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.kind import N8nSource
@@ -50,7 +50,7 @@ class N8nOpener:
 
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         terms, resolver = _terms(name, entry, self.endpoint(name, entry), self._deps.redactor), SystemResolver()
-        callers = opened_for_callers(self._deps.vault, _per_user(terms, self._deps.redactor))
+        callers = open_for_callers(self._deps.vault, _per_user(terms, self._deps.redactor))
         try:
             server = N8nServer(terms, resolver, Poller(self._deps.randomness, POLLS), self._deps.trace, callers)
         except ToolFailure as failure:
@@ -63,7 +63,7 @@ class N8nOpener:
         connections = RefCounted(close)
         source = N8nToolSource(server, self._deps.redactor.text, connections.close)
         self.adapter.put(server, connections)
-        return OpenedSource(source, source.restored)
+        return OpenedSource(source, source.restore_pinned)
 
     def forget(self, name: str) -> None:
         self._deps.vault.close_source(name)
@@ -75,14 +75,16 @@ def _terms(name: str, entry: N8nSource, shown_as: str, redactor: Redactor) -> N8
     values = SourceValues(redactor)
     fields = values.of(entry.headers)
     return N8nTerms(
-        name,
-        base_url(entry.url, values),
-        entry,
-        values.one(entry.api_key),
-        request_headers(fields),
-        {own: _headers(values.of(workflow.headers), fields) for own, workflow in entry.workflows.items()},
-        shown_as,
-        Mask(values.secrets),
+        name=name,
+        url=base_url(entry.url, values),
+        entry=entry,
+        api_key=values.one(entry.api_key),
+        headers=request_headers(fields),
+        workflow_headers={
+            own: _headers(values.of(workflow.headers), fields) for own, workflow in entry.workflows.items()
+        },
+        shown_as=shown_as,
+        mask=Mask(values.secrets),
     )
 
 
@@ -146,11 +148,11 @@ class N8nAdapter(SourceAdapter[_Source]):
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source = self._source(call)
-        async with source.connections.used():
+        async with source.connections.hold():
             callers = source.server.callers
             if callers is None:
                 return await self._run(source, call, sink)
-            return await callers.hidden(call, sink, lambda shown: self._run(source, call, shown))
+            return await callers.run_masked(call, sink, lambda shown: self._run(source, call, shown))
 
     async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         if await source.executor.is_remote(call):

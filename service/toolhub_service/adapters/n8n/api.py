@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, NoReply, Reply, message_of
 from toolhub_service.adapters.n8n.execution import Execution, execution_of, has_all_keys, keys_of
-from toolhub_service.adapters.n8n.workflow import id_of, published
+from toolhub_service.adapters.n8n.workflow import id_of, published_version
 from toolhub_service.adapters.upstream import as_object, retry_after_s
 from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.errors.failure import ToolFailure
@@ -97,9 +97,11 @@ class N8nApi:
 
     async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
         """Return an execution. Raises NotFound; ApiTooLarge when its data are too large to be read."""
-        return await self.checked(execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s)
+        return await self.check_execution(
+            execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s
+        )
 
-    async def checked(
+    async def check_execution(
         self,
         execution_id: str,
         check: Callable[[Execution], Value],
@@ -180,7 +182,7 @@ class N8nApi:
             return execution if key in keys else None, keys if has_all_keys(execution) else None
 
         try:
-            execution, keys = await self.checked(listed.id, check)
+            execution, keys = await self.check_execution(listed.id, check)
         except (NotFound, ApiTooLarge):
             return None  # its call cannot be known
         if keys is not None and len(keys) <= _KEYS_MAX:
@@ -210,7 +212,7 @@ class N8nApi:
         found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
             raise ApiError("Its API sent an invalid description of a workflow.")
-        return published(found)
+        return published_version(found)
 
     async def workflows(self) -> AsyncIterator[JsonObject]:
         """Yield the active workflows of all pages, within limits."""
@@ -225,7 +227,7 @@ class N8nApi:
                 workflow = as_object(row)
                 if workflow is not None and seen < WORKFLOWS_MAX:
                     seen += 1
-                    yield published(workflow)
+                    yield published_version(workflow)
             cursor = page.get("nextCursor")
             if not cursor:
                 return

@@ -43,7 +43,7 @@ from toolhub_service.adapters.n8n.server import (
     send,
 )
 from toolhub_service.adapters.n8n.workflow import Webhook, Workflow
-from toolhub_service.adapters.upstream import kept_bytes, kept_json
+from toolhub_service.adapters.upstream import keep_bytes, keep_json
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ToolFailure
@@ -116,14 +116,14 @@ class WorkflowCaller:
         self._check(workflow, call, value, known)
         files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
         return Outcome(
-            files.merged(value),
+            files.merge_files(value),
             (run_evidence(call, known, "ran in n8n"), *files.evidence),
             files.artifacts,
             truncated=bool(files.missing),
-            raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None,
+            raw=keep_json(value, RAW_MAX_BYTES) if self._keep_raw else None,
         )
 
-    async def answered(
+    async def outcome_of_answer(
         self,
         server: N8nServer,
         workflow: Workflow,
@@ -137,7 +137,7 @@ class WorkflowCaller:
             value = value._replace(value=server.terms.mask.value(value.value))
         if value.binary is not None:
             media_type = plain_media_type(sent.answer.headers.get("content-type", ""))
-            held, refs = await kept_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
+            held, refs = await keep_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
             proof = run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), refs, truncated=not refs)
         self._check(workflow, call, value.value, known)
@@ -145,7 +145,7 @@ class WorkflowCaller:
             proof = run_evidence(call, known, "was only started: its outcome is not known here", started_only="true")
         else:
             proof = run_evidence(call, known, "answered")
-        raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
+        raw = keep_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
         proofs = (proof, *repair_evidence(proof.ref, value.repairs))
         return Outcome(value.value, proofs, raw=raw, is_large=is_large(sent.answer.body))
 
@@ -223,7 +223,7 @@ class _Run:
         if failures.is_unknown(answer):
             return await self._outcome_by_lookup(failures.gave_up(answer))
         if answer.is_cut:
-            raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._known())
+            raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._facts())
         # `Error in workflow` names neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()
@@ -231,7 +231,7 @@ class _Run:
         if answer.status == 409 and self._workflow.entry.deduplicates:
             return await self._first_outcome(sent)
         if not 200 <= answer.status < 300:
-            raise failures.refused(call, answer, self._by.redact)
+            raise failures.answer_failure(call, answer, self._by.redact)
         self._has_ended = True
         try:
             value = await read_in_thread(answer)
@@ -242,14 +242,14 @@ class _Run:
         if not answer.body.strip() and not sent.webhook.answers_nothing:
             return await self._outcome_of_empty(sent)
         took_ms = round((self._now_s() - self._began_s) * 1_000)
-        known = self._known() | {"http_status": str(answer.status), "duration_ms": str(took_ms)}
-        return await self._by.answered(self._server, self._workflow, call, sent, value, known)
+        known = self._facts() | {"http_status": str(answer.status), "duration_ms": str(took_ms)}
+        return await self._by.outcome_of_answer(self._server, self._workflow, call, sent, value, known)
 
     async def _outcome_of_empty(self, sent: Sent) -> Outcome:
         """Return the outcome of a success without a body, which only its execution explains."""
         found, search = await self._find_execution()
         if found is None:
-            raise failures.answered_nothing(self._call, search, self._known())
+            raise failures.empty_answer(self._call, search, self._facts())
         known = found_facts(self._server, self._webhook, found)
         failures.check_end(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
@@ -257,7 +257,7 @@ class _Run:
             more = {"started_only": "true"} if is_only_started else {}
             proof = run_evidence(self._call, known, "answered nothing; its execution was looked up", **more)
             return Outcome(None, (proof,))
-        raise failures.answered_nothing(self._call, search, known)
+        raise failures.empty_answer(self._call, search, known)
 
     async def _workflow_failure(self) -> ToolFailure:
         """Return why the workflow failed, according to its execution."""
@@ -265,14 +265,14 @@ class _Run:
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, search if self._server.api else "")
         known = found_facts(self._server, self._webhook, found)
-        return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
+        return failures.execution_failure(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _first_outcome(self, sent: Sent) -> Outcome:
         """Return the outcome of the first run with this key, which the workflow already knew."""
         found, _ = await self._find_execution()
         # A single execution is the one that answered 409: the result of this key is unknown.
         if found is None or not found.others:
-            raise failures.refused(self._call, sent.answer, self._by.redact)
+            raise failures.answer_failure(self._call, sent.answer, self._by.redact)
         return await self._wait_for_end(found, "It had been sent before under the same key.")
 
     async def _outcome_by_lookup(self, happened: str) -> Outcome:
@@ -281,7 +281,7 @@ class _Run:
         found, search = await self._find_execution()
         if found is None:
             self._has_ended = True
-            raise failures.unknown(self._call, happened, search, self._known())
+            raise failures.unknown(self._call, happened, search, self._facts())
         return await self._wait_for_end(found, happened)
 
     async def _wait_for_end(self, found: Found, happened: str) -> Outcome:
@@ -337,7 +337,7 @@ class _Run:
     def _workflow_id(self) -> str:
         return replace(self._workflow, webhook=self._webhook).workflow_id
 
-    def _known(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return facts(self._server, self._webhook, None, self._execution_id)
 
     def _now_s(self) -> float:

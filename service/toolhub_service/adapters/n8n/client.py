@@ -47,10 +47,10 @@ _PLACE: Final = re.compile(
 _TAGS: Final = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 
 
-def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
+def quote_foreign(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
     """Return foreign text: redacted, printable, without stack traces and paths, at most so many characters."""
     plain = _PLACE.sub("[path]", _STACK.sub("", text[:CHECKED_CHARS]))
-    return upstream.quoted(plain, redact, max_chars)
+    return upstream.quote_foreign(plain, redact, max_chars)
 
 
 def message_of(body: bytes) -> tuple[str, JsonValue]:

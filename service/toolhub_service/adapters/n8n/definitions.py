@@ -40,7 +40,7 @@ class DefinitionMaker:
         self._terms = terms
         self._overrides = Overrides(terms.entry.tools)
 
-    def configured(self, own_name: str, workflow: N8nWorkflow, problem: str = "") -> Definition | None:
+    def define_entry(self, own_name: str, workflow: N8nWorkflow, problem: str = "") -> Definition | None:
         """Return the definition; None when the workflow is not offered. Raises Unnamed."""
         wrong = problem or self._wrong(workflow)
         description = workflow.description or f"The n8n workflow `{own_name}`."
@@ -50,18 +50,18 @@ class DefinitionMaker:
             "inputSchema": workflow.input_schema,
             "outputSchema": workflow.output_schema,
         }
-        return self._made(own_name, workflow, description, remote, wrong, is_operators=True)
+        return self._make_definition(own_name, workflow, description, remote, wrong, is_operators=True)
 
-    def discovered(self, found: Discovered) -> Definition | None:
+    def define_found(self, found: Discovered) -> Definition | None:
         """Return the definition; None when the workflow is not offered. Raises Unnamed."""
         own_name = found.name
         mask = self._terms.mask
         if mask.text(own_name) != own_name:
             raise Unnamed("A workflow was left out: its name contains a secret of the source.")
         remote, description = mask.object(found.remote()), mask.text(found.description)
-        return self._made(own_name, found.entry(), description, remote, "", is_operators=False)
+        return self._make_definition(own_name, found.entry(), description, remote, "", is_operators=False)
 
-    def _made(
+    def _make_definition(
         self,
         own_name: str,
         workflow: N8nWorkflow,
@@ -178,15 +178,15 @@ def preview(name: str, source: N8nSource, _object_info: JsonObject | None = None
     if path.endswith(("/webhook", "/webhook-test", "/rest", source.api_path.rstrip("/") or "/api/v1")):
         wrong = "it is the base URL of the server: leave out everything after the host (or the proxy's path)"
         problems = (f"sources.{name}.url: {wrong}",)
-    return WorkflowReport(tuple(_previewed(name, source)), problems, notes)
+    return WorkflowReport(tuple(_preview_workflows(name, source)), problems, notes)
 
 
-def _previewed(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
+def _preview_workflows(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
     maker = DefinitionMaker(N8nTerms(name, "http://n8n", source, api_key="set" if source.api_key else ""))
     for own_name, workflow in source.workflows.items():
         place = f"sources.{name}.workflows.{own_name}"
         try:
-            made = maker.configured(own_name, workflow)
+            made = maker.define_entry(own_name, workflow)
         except Unnamed as unnamed:
             yield WorkflowTool(own_name, "n8n", place, problems=(unnamed.problem,))
             continue
@@ -196,18 +196,18 @@ def _previewed(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
         if workflow.webhook:
             called = f"{source.webhook_path.rstrip('/')}/{workflow.path}"
         yield WorkflowTool(
-            made.spec.name,
-            "n8n",
-            place,
-            made.spec.version,
-            made.spec.description,
-            workflow.mode,
-            tuple(sorted(made.spec.capabilities)),
-            summary_of(workflow.input_schema or {}),
-            summary_of(workflow.output_schema),
-            {"calls": f"{workflow.method} {called}"},
-            tuple(filter(None, (made.problem, _path_problem(workflow.path)))),
-            tuple(_warnings(source, workflow)),
+            name=made.spec.name,
+            kind="n8n",
+            place=place,
+            version=made.spec.version,
+            description=made.spec.description,
+            mode=workflow.mode,
+            capabilities=tuple(sorted(made.spec.capabilities)),
+            arguments=summary_of(workflow.input_schema or {}),
+            results=summary_of(workflow.output_schema),
+            facts={"calls": f"{workflow.method} {called}"},
+            problems=tuple(filter(None, (made.problem, _path_problem(workflow.path)))),
+            warnings=tuple(_warnings(source, workflow)),
         )
 
 

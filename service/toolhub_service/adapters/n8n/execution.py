@@ -85,17 +85,17 @@ def execution_of(value: JsonValue) -> Execution | None:
     if not own_id or not isinstance(status, str):
         return None
     return Execution(
-        own_id,
+        id=own_id,
         # It is shown in messages and evidence, so a server's text of any length is not used.
-        status.lower() if _STATUS.fullmatch(status) else "unknown",
-        id_of(answer.get("workflowId")),
-        id_of(answer.get("workflowVersionId")),
+        status=status.lower() if _STATUS.fullmatch(status) else "unknown",
+        workflow_id=id_of(answer.get("workflowId")),
+        workflow_version=id_of(answer.get("workflowVersionId")),
         # When it was called; `startedAt` is when n8n began to run it, and null while it is queued.
-        _time(answer.get("createdAt")) or _time(answer.get("startedAt")),
-        _time(answer.get("stoppedAt")),
-        _time(answer.get("waitTill")),
-        mode if isinstance(mode := answer.get("mode"), str) else "",
-        answer,
+        started_at=_time(answer.get("createdAt")) or _time(answer.get("startedAt")),
+        stopped_at=_time(answer.get("stoppedAt")),
+        wait_till=_time(answer.get("waitTill")),
+        mode=mode if isinstance(mode := answer.get("mode"), str) else "",
+        data=answer,
     )
 
 

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, Reply, message_of, quoted
+from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, Reply, message_of, quote_foreign
 from toolhub_service.adapters.n8n.execution import Execution, error_of
-from toolhub_service.adapters.upstream import quoted_answer, retry_after_s
+from toolhub_service.adapters.upstream import quote_answer, retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.errors.http_status import Processing, processing_of
@@ -79,10 +79,10 @@ def is_credential_refused(answer: Reply) -> bool:
     return answer.status in (401, 403) and _CREDENTIAL.search(message_of(answer.body)[0][:200]) is not None
 
 
-def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
+def answer_failure(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     """An answer that is no success, interpreted without a look-up."""
     words, value = message_of(answer.body)
-    status, excerpt = answer.status, quoted(words, redact)
+    status, excerpt = answer.status, quote_foreign(words, redact)
     # The 404 is the same for an unknown path and an inactive workflow; 403 comes as plain text.
     if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
         return _no_such_webhook(call, words)
@@ -99,11 +99,11 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)
     if status >= 500:
         message = f"{call.spec.name} failed in n8n. Correct the call as it says, or use another tool. "
-        return refuse(ErrorKind.EXECUTION_ERROR, message + quoted_answer(excerpt), upstream=Upstream(status, excerpt))
+        return refuse(ErrorKind.EXECUTION_ERROR, message + quote_answer(excerpt), upstream=Upstream(status, excerpt))
     advice = _ADVICE.get(status, "Correct the call as it says, or use another tool.")
     if 300 <= status < 400:
         advice = "The hub follows no redirect of a workflow, which has run. Use another tool, or tell an operator."
-    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {quoted_answer(excerpt)}"
+    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {quote_answer(excerpt)}"
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
 
@@ -113,14 +113,14 @@ _ADVICE: Final[Mapping[int, str]] = {
 }
 
 
-def failed(
+def execution_failure(
     call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue], *, status: int = 0
 ) -> ToolFailure:
     """The workflow failed, and its execution says why. `status`: of its webhook's answer, if there was one."""
     message, node = error_of(execution)
-    excerpt = quoted(message, redact, MESSAGE_MAX_CHARS)
-    where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
-    says = quoted_answer(excerpt) if excerpt else "n8n reports no cause."
+    excerpt = quote_foreign(message, redact, MESSAGE_MAX_CHARS)
+    where = f" in its node `{quote_foreign(node, redact, 80)}`" if node else ""
+    says = quote_answer(excerpt) if excerpt else "n8n reports no cause."
     ended = "crashed" if execution.status == "crashed" else "failed"
     text = f"{call.spec.name} {ended} in n8n{where}. What it did before that is not undone. {says}"
     return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, excerpt))
@@ -131,7 +131,7 @@ def check_end(
 ) -> None:
     """Raises ToolFailure when the execution has failed or was stopped."""
     if execution.has_failed:
-        raise failed(call, execution, redact, details, status=status)
+        raise execution_failure(call, execution, redact, details, status=status)
     if execution.was_cancelled:
         text = f"{call.spec.name} was stopped in n8n. What it did before that is not undone."
         raise _with(ErrorKind.CANCELLED, text, details)
@@ -145,12 +145,12 @@ def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
 
 def result_is_failure(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
     """The result means failure, by the operator's `fails_when`."""
-    excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
+    excerpt = quote_foreign(words, redact, MESSAGE_MAX_CHARS)
     text = f"{call.spec.name} ran and reports a failure. Correct the call as it says, or use another tool. "
-    return _with(ErrorKind.EXECUTION_ERROR, text + quoted_answer(excerpt), details, upstream=Upstream(200, excerpt))
+    return _with(ErrorKind.EXECUTION_ERROR, text + quote_answer(excerpt), details, upstream=Upstream(200, excerpt))
 
 
-def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
+def empty_answer(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
     """A success without a body, which n8n also sends when a workflow fails before its Respond node."""
     text = f"{call.spec.name} answered nothing, which n8n also does when a workflow fails before it responds. {looked} "
     return _with(ErrorKind.UPSTREAM_ERROR, f"{text}Check whether it had its effect.", details, retryable=False)
@@ -167,12 +167,12 @@ def too_large(call: GrantedCall, max_bytes: int, details: Mapping[str, str]) -> 
     return _with(ErrorKind.HTTP_TOO_LARGE, text, {**details, "max_bytes": max_bytes})
 
 
-def nested(call: GrantedCall, names: list[str]) -> ToolFailure:
+def needs_flat_arguments(call: GrantedCall, names: list[str]) -> ToolFailure:
     message = f"{call.spec.name} takes its arguments as a query: send strings, numbers and booleans only. "
     return refuse(ErrorKind.INVALID_INPUT, f"{message}Nested: {', '.join(names[:10])}.", field=names[0])
 
 
-def taken_field(call: GrantedCall, field: str) -> ToolFailure:
+def reserved_field(call: GrantedCall, field: str) -> ToolFailure:
     message = f"Leave out `{field}`: the hub puts the idempotency key of {call.spec.name} there."
     return refuse(ErrorKind.INVALID_INPUT, message, field=field)
 

@@ -67,7 +67,7 @@ class N8nJob:
             if not broken.was_sent:
                 raise failures.not_sent(call, broken.reason) from None
             raise RemoteUnclear(broken.reason) from broken
-        return await self._accepted(workflow, call, mark, sent)
+        return await self._mark_of_answer(workflow, call, mark, sent)
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         workflow = self._server.workflows.get(call.spec.resource_id)
@@ -79,7 +79,7 @@ class N8nJob:
             raise RemoteUnclear(error.reason) from error
         if found is not None:
             known = found_facts(self._server, workflow.webhook if workflow else None, found)
-            return _marked(mark, found.execution.id, known)
+            return _mark_with_execution(mark, found.execution.id, known)
         if call.safe_to_repeat:
             return None
         raise RemoteUnclear("Its execution was not found by its key; it may have run all the same.")
@@ -92,7 +92,7 @@ class N8nJob:
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         try:
             await self._own(call, mark)
-            stop = await self._api().stop(_checked(mark.remote_id))
+            stop = await self._api().stop(_check_id(mark.remote_id))
         except ApiRefused as refused:
             raise refuse(ErrorKind.UPSTREAM_ERROR, refused.reason, retryable=False) from refused
         except ApiError as error:
@@ -114,7 +114,7 @@ class N8nJob:
 
     async def _result(self, call: GrantedCall, mark: RemoteMark) -> Answer[Execution]:
         try:
-            execution = await self._api().execution(_checked(mark.remote_id), with_data=True)
+            execution = await self._api().execution(_check_id(mark.remote_id), with_data=True)
         except NotFound:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
         except ApiTooLarge:
@@ -125,7 +125,7 @@ class N8nJob:
 
     async def _own(self, call: GrantedCall, mark: RemoteMark) -> None:
         """Raises RemoteUnclear for another call's execution, ApiError, NotFound."""
-        api, execution_id = self._api(), _checked(mark.remote_id)
+        api, execution_id = self._api(), _check_id(mark.remote_id)
         try:
             execution = await api.execution(execution_id, with_data=True)
         except ApiTooLarge:
@@ -142,7 +142,7 @@ class N8nJob:
         if is_of_another_call(execution, mark.key, workflow.workflow_id if workflow else ""):
             raise RemoteUnclear(f"The answer names execution {execution.id}, which another call started.")
 
-    async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
+    async def _mark_of_answer(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
         """Return the mark of the execution that the answer names. Raises ToolFailure, RemoteUnclear."""
         answer = sent.answer
         if failures.is_unknown(answer):
@@ -153,14 +153,14 @@ class N8nJob:
         if failures.is_in_workflow(answer) or answer.is_cut:
             raise RemoteUnclear("n8n answered that the workflow failed, or with a response that is too large.")
         if not 200 <= answer.status < 300:
-            raise failures.refused(call, answer, self._caller.redact)
+            raise failures.answer_failure(call, answer, self._caller.redact)
         try:
             execution_id = execution_named(answer, (await read_in_thread(answer)).value, workflow.entry.execution_id)
         except Unreadable:
             execution_id = ""
         if not execution_id:
             raise RemoteUnclear("The answer names no execution.")
-        return _marked(mark, execution_id, facts(self._server, sent.webhook, None, execution_id))
+        return _mark_with_execution(mark, execution_id, facts(self._server, sent.webhook, None, execution_id))
 
     def _api(self) -> N8nApi:
         if self._server.api is None:
@@ -173,7 +173,7 @@ class _ExecutionPoll:
 
     def __init__(self, api: N8nApi, execution_id: str, missing: MissingTerms) -> None:
         self._api = api
-        self._execution_id = _checked(execution_id)
+        self._execution_id = _check_id(execution_id)
         self._terms = missing
         self._missed = 0
         self._missed_since_s = 0.0
@@ -223,11 +223,11 @@ def _progress(message: str, *, is_over: bool = False) -> Progress:
     return Progress(step=float(is_over), total=1.0, unit="execution", message=message)
 
 
-def _marked(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> RemoteMark:
+def _mark_with_execution(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> RemoteMark:
     return replace(mark, remote_id=execution_id, accepted=True, details={**mark.details, **known})
 
 
-def _checked(execution_id: str) -> str:
+def _check_id(execution_id: str) -> str:
     """Return an id that is safe in a URL. Raises RemoteUnclear."""
     if not ID.fullmatch(execution_id):
         raise RemoteUnclear("The stored value is not an execution id.")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from toolhub_service.adapters.n8n.answers import plain_media_type
-from toolhub_service.adapters.n8n.client import LARGE_BYTES, quoted
-from toolhub_service.adapters.upstream import as_object, kept_bytes
+from toolhub_service.adapters.n8n.client import LARGE_BYTES, quote_foreign
+from toolhub_service.adapters.upstream import as_object, keep_bytes
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -52,7 +52,7 @@ class Files:
     missing: list[str] = field(default_factory=list)
     """Descriptions of the files that were not stored."""
 
-    def merged(self, value: JsonValue) -> JsonValue:
+    def merge_files(self, value: JsonValue) -> JsonValue:
         """Return the result; an item that consists of files only is replaced by these files."""
         if isinstance(value, list):
             return [self._of(at, item) for at, item in enumerate(value)]
@@ -78,15 +78,15 @@ async def keep_files(
     """Store each file, or note why it is not stored."""
     files = Files()
     for file in found[:FILES_MAX]:
-        about = {name: quoted(_text(file.fields, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}
+        about = {name: quote_foreign(_text(file.fields, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}
         described: JsonObject = {name: words for name, words in about.items() if words}
-        shown = f"`{quoted(file.name, redact, _WORD_MAX_CHARS)}` of item {file.item + 1}"
+        shown = f"`{quote_foreign(file.name, redact, _WORD_MAX_CHARS)}` of item {file.item + 1}"
         data = await _data(file.fields)
         if isinstance(data, str):
             value: JsonObject = {**described, "dropped": data}
         else:
             media_type = plain_media_type(_text(file.fields, "mimeType"))
-            value, refs = await kept_bytes(data, call, artifacts, media_type=media_type)
+            value, refs = await keep_bytes(data, call, artifacts, media_type=media_type)
             value = {**described, **value}
             files.artifacts += refs
             for ref in refs:
@@ -114,10 +114,10 @@ async def _data(fields: JsonObject) -> bytes | str:
     # With an id, `data` names n8n's store and is no content.
     if not isinstance(text, str) or fields.get("id"):
         return _ELSEWHERE
-    return _decoded(text) if len(text) <= LARGE_BYTES else await asyncio.to_thread(_decoded, text)
+    return _decode(text) if len(text) <= LARGE_BYTES else await asyncio.to_thread(_decode, text)
 
 
-def _decoded(text: str) -> bytes | str:
+def _decode(text: str) -> bytes | str:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -80,11 +80,11 @@ class N8nServer:
         self.trace = trace
         self.callers = callers
         self.workflows = {
-            name: self.configured(name, named_webhook(entry)) for name, entry in terms.entry.workflows.items()
+            name: self.workflow_of_entry(name, webhook_of_entry(entry)) for name, entry in terms.entry.workflows.items()
         }
         """By the tools' own names; a reading replaces them."""
 
-    def configured(self, own_name: str, webhook: Webhook | None) -> Workflow:
+    def workflow_of_entry(self, own_name: str, webhook: Webhook | None) -> Workflow:
         """Return the workflow that the operator has configured under that name."""
         return Workflow(self.terms.entry.workflows[own_name], self.terms.workflow_headers.get(own_name, ()), webhook)
 
@@ -112,7 +112,7 @@ def plain_path(path: str, setting: str) -> str:
     return "".join(f"/{word}" for word in words)
 
 
-def named_webhook(entry: N8nWorkflow) -> Webhook | None:
+def webhook_of_entry(entry: N8nWorkflow) -> Webhook | None:
     """Return the webhook that the operator has configured; None: none."""
     return Webhook(entry.method, entry.path, entry.workflow_id) if entry.path else None
 
@@ -162,16 +162,16 @@ async def send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: st
     if callers is None:
         return await _send(server, workflow, call, key, deadline_s)
     credential = await callers.of(call)
-    own = replace(workflow, headers=callers.merged(workflow.headers, credential))
+    own = replace(workflow, headers=callers.merge_headers(workflow.headers, credential))
     sent = await _send(server, own, call, key, deadline_s)
     if credential is None or not failures.is_credential_refused(sent.answer):
         return sent
     # n8n checks a credential before anything runs.
-    if (other := await callers.renewed(call, credential)) is not None:
-        own = replace(workflow, headers=callers.merged(workflow.headers, other))
+    if (other := await callers.renew(call, credential)) is not None:
+        own = replace(workflow, headers=callers.merge_headers(workflow.headers, other))
         sent = await _send(server, own, call, key, deadline_s)
     if failures.is_credential_refused(sent.answer):
-        raise callers.refused(call)
+        raise callers.refusal(call)
     return sent
 
 
@@ -211,7 +211,7 @@ def _body(workflow: Workflow, call: GrantedCall, key: str) -> bytes:
     name = workflow.entry.idempotency_field
     if name:
         if name in args:
-            raise failures.taken_field(call, name)
+            raise failures.reserved_field(call, name)
         args = {**args, name: key}
     try:
         return orjson.dumps(args)
@@ -222,7 +222,7 @@ def _body(workflow: Workflow, call: GrantedCall, key: str) -> bytes:
 def _query(call: GrantedCall) -> dict[str, str]:
     nested = [name for name, value in call.args.items() if isinstance(value, dict | list)]
     if nested:
-        raise failures.nested(call, nested)
+        raise failures.needs_flat_arguments(call, nested)
     given = {name: value for name, value in call.args.items() if value is not None}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.definitions import limited
+from toolhub_service.adapters.definitions import limit_problems
 from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.kind import N8nWorkflow
-from toolhub_service.adapters.n8n.server import N8nServer, named_webhook
+from toolhub_service.adapters.n8n.server import N8nServer, webhook_of_entry
 from toolhub_service.adapters.n8n.workflow import (
     Discovered,
     Webhook,
     Workflow,
     description_of,
-    discovered,
     id_of,
-    restored,
+    read_discovered,
     webhooks_of,
+    workflow_from_pin,
 )
 from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.aio.cooperative import TimeSlice
@@ -47,18 +47,18 @@ class Compared(NamedTuple):
     """Why it cannot be called at all, with what to do."""
 
 
-def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compared:
+def compare_entry(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compared:
     """Compare an entry with `workflows`, n8n's by id; inactive ones are included only if named by id."""
     if not entry.workflow_id:
         at_path = [found for each in workflows.values() for found in webhooks_of(each) if found.path == entry.path]
         if at_path:
             return _fitting(entry, at_path)
         note = f"no active workflow has the webhook `{entry.path}`: activate it in n8n, or correct `webhook`."
-        return Compared(named_webhook(entry), note)
+        return Compared(webhook_of_entry(entry), note)
     workflow = workflows.get(entry.workflow_id)
     if workflow is None:
         missing = f"n8n has no workflow {entry.workflow_id}: correct `workflow_id`."
-        return Compared(named_webhook(entry), missing) if entry.path else Compared(None, "", missing)
+        return Compared(webhook_of_entry(entry), missing) if entry.path else Compared(None, "", missing)
     webhooks = webhooks_of(workflow)
     if not entry.path and len(webhooks) != 1:
         why = "has several webhooks: choose one with `webhook`" if webhooks else "has no webhook that can be called"
@@ -66,7 +66,7 @@ def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compare
     wanted = [webhook for webhook in webhooks if not entry.path or webhook.path == entry.path]
     if not wanted:
         paths = ", ".join(sorted(webhook.path for webhook in webhooks)[:5]) or "none"
-        return Compared(named_webhook(entry), f"its workflow has no webhook `{entry.path}` but {paths}.")
+        return Compared(webhook_of_entry(entry), f"its workflow has no webhook `{entry.path}` but {paths}.")
     found = _fitting(entry, wanted)
     if workflow.get("active") is True:
         return found
@@ -78,7 +78,7 @@ def _fitting(entry: N8nWorkflow, webhooks: list[Webhook]) -> Compared:
     webhook = next((webhook for webhook in webhooks if not entry.path or webhook.method == entry.method), None)
     if webhook is None:
         note = f"its webhook accepts {webhooks[0].method}, not {entry.method}: correct `method`."
-        return Compared(named_webhook(entry), note)
+        return Compared(webhook_of_entry(entry), note)
     return Compared(webhook, _mode_note(entry, webhook))
 
 
@@ -137,17 +137,17 @@ class N8nToolSource:
     def endpoint(self) -> str:
         return self._server.terms.endpoint
 
-    def restored(self, remote: JsonObject) -> Definition | None:
+    def restore_pinned(self, remote: JsonObject) -> Definition | None:
         """Return a pinned discovered workflow under the current terms; None when it is no longer offered."""
-        found = restored(remote)
+        found = workflow_from_pin(remote)
         if found is None or self._entry.discover is None or found.name in self._entry.workflows:
             return None
         try:
-            definition = self._maker.discovered(found)
+            definition = self._maker.define_found(found)
         except Unnamed:
             return None
         if definition is not None:
-            self._server.workflows.setdefault(found.name, self._bound(found))
+            self._server.workflows.setdefault(found.name, self._workflow_of(found))
         return definition
 
     async def discover(self) -> Discovery:
@@ -157,7 +157,7 @@ class N8nToolSource:
             reading = await self._read()
             definitions, problems = await self._definitions(reading)
             redacted = [self._redact(problem) for problem in (*reading.problems, *problems)]
-            return Discovery(definitions, limited(redacted), server="n8n")
+            return Discovery(definitions, limit_problems(redacted), server="n8n")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Do nothing: n8n sends no notifications."""
@@ -207,12 +207,12 @@ class N8nToolSource:
             try:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
             except NotFound:
-                continue  # `compared` reports it for its tool
-        reading.offered = [await self._described(api, found) for found in reading.offered]
+                continue  # `compare_entry` reports it for its tool
+        reading.offered = [await self._add_description(api, found) for found in reading.offered]
         self._descriptions = {_version(found): found.description for found in reading.offered}
         return reading
 
-    async def _described(self, api: N8nApi, found: Discovered) -> Discovered:
+    async def _add_description(self, api: N8nApi, found: Discovered) -> Discovered:
         known = self._descriptions.get(_version(found))
         if known is None:
             try:
@@ -226,7 +226,7 @@ class N8nToolSource:
         if own_id in wanted or any(webhook.path in paths for webhook in webhooks_of(workflow)):
             reading.named[own_id] = workflow
         elif terms is not None:
-            found = discovered(workflow, terms)
+            found = read_discovered(workflow, terms)
             if isinstance(found, str):
                 reading.problems.append(found)
             elif found is not None:
@@ -241,14 +241,14 @@ class N8nToolSource:
         knows = self._server.api is not None and not self._error
         for own_name, entry in sorted(self._entry.workflows.items()):
             before = self._server.workflows.get(own_name)
-            result = compared(entry, reading.named) if knows else Compared(before.webhook if before else None)
+            result = compare_entry(entry, reading.named) if knows else Compared(before.webhook if before else None)
             if result.note:
                 problems.append(f"`{own_name}`: {result.note}")
-            workflows[own_name] = self._server.configured(own_name, result.webhook)
-            self._keep(unique, problems, partial(self._maker.configured, own_name, entry, result.problem))
+            workflows[own_name] = self._server.workflow_of_entry(own_name, result.webhook)
+            self._keep(unique, problems, partial(self._maker.define_entry, own_name, entry, result.problem))
         for found in sorted(reading.offered, key=lambda found: (found.name, found.webhook.workflow_id)):
-            if self._keep(unique, problems, partial(self._maker.discovered, found)):
-                workflows[found.name] = self._bound(found)
+            if self._keep(unique, problems, partial(self._maker.define_found, found)):
+                workflows[found.name] = self._workflow_of(found)
         self._server.workflows = workflows
         return tuple(unique.values()), problems
 
@@ -265,7 +265,7 @@ class N8nToolSource:
             problems.append(f"A workflow was left out: its name is too similar to that of `{first.spec.name}`.")
         return first is definition
 
-    def _bound(self, found: Discovered) -> Workflow:
+    def _workflow_of(self, found: Discovered) -> Workflow:
         return Workflow(found.entry(), self._server.terms.headers, found.webhook)
 
 

@@ -13,7 +13,7 @@ from typing import Final, cast, get_args
 
 from toolhub_service.adapters.n8n.kind import Method, N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS
-from toolhub_service.adapters.upstream import as_object, kept_text, shortened
+from toolhub_service.adapters.upstream import as_object, keep_text, shorten
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.headers import Headers
 
@@ -82,7 +82,7 @@ def is_path(path: str) -> bool:
     return len(path) <= _PATH_MAX_CHARS and bool(_PATH.fullmatch(path)) and not {".", ".."} & set(words)
 
 
-def published(workflow: JsonObject) -> JsonObject:
+def published_version(workflow: JsonObject) -> JsonObject:
     """Return the published workflow, without unpublished edits."""
     # Version 2 has drafts: calls run the nodes of `activeVersion`, where there is one.
     active = as_object(workflow.get("activeVersion"))
@@ -167,8 +167,8 @@ class Discovered:
         """Return what callers rely on."""
         return {
             "name": self.name,
-            "description": kept_text(self.description, _TEXT_MAX_BYTES),
-            "tags": [kept_text(tag, _TAG_MAX_BYTES) for tag in self.tags],
+            "description": keep_text(self.description, _TEXT_MAX_BYTES),
+            "tags": [keep_text(tag, _TAG_MAX_BYTES) for tag in self.tags],
             "workflowId": self.webhook.workflow_id,
             "webhook": {
                 "method": self.webhook.method,
@@ -180,7 +180,7 @@ class Discovered:
         }
 
 
-def discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | None:
+def read_discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | None:
     """Return the workflow; None for one that should not be offered; a sentence for one that cannot be."""
     name, tags = workflow.get("name"), tags_of(workflow)
     if workflow.get("active") is not True or not set(terms.tags) <= set(tags):
@@ -197,7 +197,7 @@ def discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | 
     return Discovered(name, description_of(workflow), tags, webhooks[0], is_async)
 
 
-def restored(remote: JsonObject) -> Discovered | None:
+def workflow_from_pin(remote: JsonObject) -> Discovered | None:
     """Return the workflow from a pin; None when that is not possible."""
     kept = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
@@ -227,4 +227,4 @@ def description_of(workflow: JsonObject) -> str:
     notes: list[JsonValue] = [node.get("notes") for node in nodes_of(workflow, WEBHOOK)]
     stickies = [(as_object(node.get("parameters")) or {}).get("content") for node in nodes_of(workflow, _STICKY_NOTE)]
     texts = (text.strip() for text in (workflow.get("description"), *notes, *stickies) if isinstance(text, str))
-    return shortened(next(filter(None, texts), ""), _TEXT_MAX_BYTES)
+    return shorten(next(filter(None, texts), ""), _TEXT_MAX_BYTES)

@@ -16,9 +16,9 @@ from toolhub_service.adapters.skill.script import ScriptParts
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.skill.skill_file import FILE_MAX_BYTES, FILE_NAMES, read_skill_file
 from toolhub_service.adapters.skill.source import RunnableHere, SkillToolSource
-from toolhub_service.adapters.skill.tree import LIMITS, TreeChanged, TreeFile, read_file, shown
+from toolhub_service.adapters.skill.tree import LIMITS, TreeChanged, TreeFile, read_file, show_path
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import kept_bytes
+from toolhub_service.adapters.upstream import keep_bytes
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
@@ -85,24 +85,24 @@ class SkillAdapter(SourceAdapter[SkillToolSource]):
         self._sources[source.name] = source
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        source, tool = self._found(call)
+        source, tool = self._find_tool(call)
         try:
             if tool.manifest is None:
                 return await read_skill(call, tool, self._artifacts)
             assert self.runner is not None  # otherwise no tool of the kind is offered
             return await self.runner.run(call, sink, tool.skill, tool.manifest)
         except TreeChanged as changed:
-            source.has_changed()
-            raise _files_changed(call, str(changed)) from changed
+            source.note_change()
+            raise _stale_files(call, str(changed)) from changed
 
     async def foresee(self, call: GrantedCall) -> Sequence[str]:
-        _, tool = self._found(call)
+        _, tool = self._find_tool(call)
         if tool.manifest is None or self.runner is None:
             return ()
         return await self.runner.foresee(call, tool.skill, tool.manifest)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
-        _, tool = self._found(call)
+        _, tool = self._find_tool(call)
         if tool.manifest is None or self.runner is None:
             return ()
         return self.runner.effects(call, tool.skill, tool.manifest)
@@ -110,17 +110,17 @@ class SkillAdapter(SourceAdapter[SkillToolSource]):
     def resumes(self, spec: ToolSpec) -> bool:
         return False
 
-    def _found(self, call: GrantedCall) -> tuple[SkillToolSource, SkillTool]:
+    def _find_tool(self, call: GrantedCall) -> tuple[SkillToolSource, SkillTool]:
         """Return the tool. Raises ToolFailure when the source was removed, or was read again and the skill has
         changed."""
         source = self._source(call)
         tool = source.tool(call.spec.resource_id)
         if tool is None:
-            raise _files_changed(call, "the skill was read anew")
+            raise _stale_files(call, "the skill was read anew")
         return source, tool
 
 
-def _files_changed(call: GrantedCall, what: str) -> ToolFailure:
+def _stale_files(call: GrantedCall, what: str) -> ToolFailure:
     reason = f"its files are not those that were approved ({what}): `toolhub pins diff {call.spec.name}` shows them"
     message = f"{call.spec.name} was not called: {reason}. Use another tool, or ask an operator."
     return refuse(ErrorKind.TOOL_QUARANTINED, message, reason=reason)
@@ -180,7 +180,7 @@ async def _resource(call: GrantedCall, tool: SkillTool, path: str, artifacts: Ar
     text = _text(data)
     if text is not None:
         return Outcome(value={**value, "text": text}, evidence=(_evidence(skill, file),))
-    kept, references = await kept_bytes(data, call.call, artifacts, name=file.path.rpartition("/")[2])
+    kept, references = await keep_bytes(data, call.call, artifacts, name=file.path.rpartition("/")[2])
     return Outcome(value={**value, **kept}, artifacts=references, evidence=(_evidence(skill, file),))
 
 
@@ -205,13 +205,13 @@ def _evidence(skill: Skill, file: TreeFile) -> Evidence:
 
 
 def _no_such_file(call: GrantedCall, path: str) -> ToolFailure:
-    message = f"The skill has no file {shown(path)}. Call {call.spec.name} without `resource`: it lists them."
+    message = f"The skill has no file {show_path(path)}. Call {call.spec.name} without `resource`: it lists them."
     return refuse(ErrorKind.NOT_FOUND, message)
 
 
 def _too_long(file: TreeFile) -> ToolFailure:
     message = (
-        f"The instructions of the skill have more than {INSTRUCTIONS_MAX_BYTES:,} bytes. Read {shown(file.path)} as a "
-        "`resource`: it becomes an artifact."
+        f"The instructions of the skill have more than {INSTRUCTIONS_MAX_BYTES:,} bytes. Read {show_path(file.path)} "
+        "as a `resource`: it becomes an artifact."
     )
     return refuse(ErrorKind.FILE_TOO_LARGE, message, size_bytes=file.size_bytes, max_bytes=INSTRUCTIONS_MAX_BYTES)

@@ -59,14 +59,14 @@ class CallDoor:
         asyncio.get_running_loop().add_reader(self._ours, self._take)
         return self._theirs.fileno()
 
-    def started(self) -> None:
+    def close_hub_copy(self) -> None:
         """Note that the program has its descriptor: the hub's copy is closed, so that the program's end is seen."""
         if self._theirs is not None:
             self._theirs.close()
 
     async def close(self) -> None:
         """Accept no more calls, and end those under way."""
-        self.started()
+        self.close_hub_copy()
         self._close_ours()
         for connection in self._connections:
             connection.cancel()
@@ -91,15 +91,15 @@ class CallDoor:
             self._close_ours()  # nobody has the other end any more
         for descriptor in descriptors:
             if (connection := _connection_of(descriptor)) is not None:
-                task = asyncio.create_task(self._connected(connection))
+                task = asyncio.create_task(self._serve_connection(connection))
                 self._connections.add(task)
                 task.add_done_callback(self._connections.discard)
 
-    async def _connected(self, connection: socket.socket) -> None:
+    async def _serve_connection(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=REQUEST_MAX_BYTES)
         try:
             if len(self._connections) > CONNECTIONS_MAX:
-                await _send(writer, _failed(_too_many()))
+                await _send(writer, _error_answer(_too_many()))
             else:
                 await self._answer_all(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -114,7 +114,7 @@ class CallDoor:
             except ValueError:
                 message = f"A call has {REQUEST_MAX_BYTES:,} bytes at most. Pass large values as files or artifacts."
                 await _send(
-                    writer, _failed(refuse(ErrorKind.INVALID_INPUT, message, max_bytes=REQUEST_MAX_BYTES).error)
+                    writer, _error_answer(refuse(ErrorKind.INVALID_INPUT, message, max_bytes=REQUEST_MAX_BYTES).error)
                 )
                 return
             if not line:
@@ -125,13 +125,13 @@ class CallDoor:
         try:
             tool, args = _read(line)
         except ToolFailure as failure:
-            return _failed(failure.error)
+            return _error_answer(failure.error)
         assert self._places is not None
         async with self._places:
             result = await self.calls.invoke(tool, args, purpose=self.purpose)
         self.made.append(MadeCall(result.tool, result.call_id, result.ok))
         if result.error is not None:
-            return _failed(result.error)
+            return _error_answer(result.error)
         artifacts: list[JsonValue] = [ref.artifact_id for ref in result.artifacts]
         return {"ok": True, "value": result.value, "call_id": result.call_id, "artifacts": artifacts}
 
@@ -165,7 +165,7 @@ def _read(line: bytes) -> tuple[str, JsonObject]:
     raise refuse(ErrorKind.INVALID_INPUT, message)
 
 
-def _failed(error: ToolError) -> JsonObject:
+def _error_answer(error: ToolError) -> JsonObject:
     return {
         "ok": False,
         "error": {

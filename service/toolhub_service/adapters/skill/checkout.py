@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -102,22 +102,22 @@ class Checkouts:
     async def _fill(self, git: _Git, entry: SkillEntry) -> None:
         digest = "sha1" if len(entry.commit) == _SHA1_DIGITS else "sha256"
         # Without templates, which may contain hooks of this machine.
-        await git.run("init", "--quiet", "--bare", "--template=", f"--object-format={digest}", "repository")
+        await git.run(["init", "--quiet", "--bare", "--template=", f"--object-format={digest}", "repository"])
         try:
-            await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", entry.git, entry.commit)
+            await git.run(["fetch", "--quiet", "--depth=1", "--no-tags", "--", entry.git, entry.commit])
         except ToolFailure as failure:
             # Some servers provide branches only, not commits by their ids.
             if _NOT_BY_ID.search(failure.error.message) is None:
                 raise
-            await git.run("fetch", "--quiet", "--no-tags", "--", entry.git, "+refs/heads/*:refs/heads/*")
+            await git.run(["fetch", "--quiet", "--no-tags", "--", entry.git, "+refs/heads/*:refs/heads/*"])
         try:
-            await git.run("cat-file", "-e", f"{entry.commit}^{{commit}}")
+            await git.run(["cat-file", "-e", f"{entry.commit}^{{commit}}"])
         except ToolFailure:
             message = f"{entry.git} has no commit {entry.commit}: correct `commit`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from None
         # Checked before the files are written: a small pack may unpack to a full disk.
-        _check_listing(await git.run("ls-tree", "-r", "-l", "-z", entry.commit, "--", f"{entry.path or '.'}"))
-        await git.run(f"--work-tree={_TREE}", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
+        _check_listing(await git.run(["ls-tree", "-r", "-l", "-z", entry.commit, "--", entry.path or "."]))
+        await git.run([f"--work-tree={_TREE}", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or "."])
 
     def _environment(self, entry: SkillEntry, draft: Path) -> Mapping[str, str]:
         is_ssh = not entry.git.startswith(("https://", "file://"))
@@ -152,21 +152,21 @@ class _Git:
     address: str
     redact: Redact
 
-    async def run(self, *words: str) -> bytes:
+    async def run(self, words: Sequence[str]) -> bytes:
         """Return its output. Raises ToolFailure with its error message; the caller limits the time."""
         where = () if words[0] == "init" else ("--git-dir=repository",)
         config = (word for setting in _CONFIG for word in ("-c", setting))
-        argv = (*_bounded(), self.program, *config, *where, *words)
+        argv = (*_limit_command(), self.program, *config, *where, *words)
         program = Program(argv, self.environment, str(self.folder))
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
         ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_LIST_MAX_BYTES, on_output=_ignore_output)
         if ended.flooded or ended.stdout.total_bytes > len(ended.stdout.kept):
             raise _too_much()
         if ended.exit_code != 0 or ended.timed_out:
-            raise self._failed(words, ended)
+            raise self._fetch_failure(words, ended)
         return bytes(ended.stdout.kept)
 
-    def _failed(self, words: tuple[str, ...], ended: Finished) -> ToolFailure:
+    def _fetch_failure(self, words: Sequence[str], ended: Finished) -> ToolFailure:
         excerpt = one_line(self.redact(ended.stderr.text(4 * _EXCERPT_CHARS)[0]), _EXCERPT_CHARS)
         message = (
             f"{self.address} could not be fetched (git {words[0].lstrip('-')}): {excerpt or 'git does not say why'}"
@@ -174,7 +174,7 @@ class _Git:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
-def _bounded() -> tuple[str, ...]:
+def _limit_command() -> tuple[str, ...]:
     prlimit = shutil.which("prlimit")
     return (prlimit, f"--fsize={_PACK_MAX_BYTES}", "--core=0", "--") if prlimit else ()
 

@@ -303,7 +303,7 @@ def read_manifest(data: bytes) -> Manifest:
     try:
         manifest = msgspec.convert(document, Manifest)
     except msgspec.ValidationError as broken:
-        raise ManifestInvalid(_explained(broken)) from None
+        raise ManifestInvalid(_explain_violation(broken)) from None
     if problems := [*_problems(manifest)]:
         raise ManifestInvalid(*problems)
     return manifest
@@ -377,7 +377,7 @@ def _unknown_keys(document: Mapping[str, JsonValue]) -> Iterator[str]:
     return (_unknown(key, names) for key in document if key not in names)
 
 
-def _explained(broken: msgspec.ValidationError) -> str:
+def _explain_violation(broken: msgspec.ValidationError) -> str:
     text, _, place = str(broken).partition(" - at `$")
     path = place.rstrip("`").lstrip(".").replace("[...]", ".*")
     unknown = _UNKNOWN.search(text)

@@ -49,7 +49,7 @@ def runnable(skill: Skill) -> Runnable | None:
     if problems:
         raise ManifestInvalid(*problems)
     allowed, warnings = allowed_globs(skill.file.allowed_tools)
-    made = Runnable(skill, manifest, plan, _wanted(manifest), allowed, warnings)
+    made = Runnable(skill, manifest, plan, _tools_to_call(manifest), allowed, warnings)
     shut_out = [name for name in _tools_of_steps(manifest) if not made.may_call(name)]
     if shut_out:
         warning = (
@@ -59,7 +59,7 @@ def runnable(skill: Skill) -> Runnable | None:
     return made
 
 
-def _wanted(manifest: Manifest) -> tuple[str, ...]:
+def _tools_to_call(manifest: Manifest) -> tuple[str, ...]:
     """Return the tools; without `tools` a plan calls those that its steps name."""
     return manifest.tools or tuple(dict.fromkeys(_tools_of_steps(manifest)))
 

@@ -99,7 +99,7 @@ class SkillRuns:
         return (*made.manifest.effects, *(await look.lines()))
 
     async def _script(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
-        calls = await self._narrowed(call, made) if made.makes_calls else None
+        calls = await self._narrow_calls(call, made) if made.makes_calls else None
         script = Script(self._parts, made, call, sink, await self._python.find(), calls)
         try:
             run = await script.run()
@@ -123,7 +123,7 @@ class SkillRuns:
         engine = PlanEngine(
             made.plan,
             call.args,
-            (await self._narrowed(call, made)).durable(),
+            (await self._narrow_calls(call, made)).durable(),
             purpose=f"skill {made.skill.name}",
             parallel_calls=made.manifest.limits.parallel_calls,
             report=sink.progress,
@@ -134,10 +134,10 @@ class SkillRuns:
         return Outcome(value, evidence, tuple(run.artifacts.values()), truncated=run.truncated)
 
     async def _program(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
-        ended = await run_skill_program(self._programs, call, sink, made, await self._narrowed(call, made))
+        ended = await run_skill_program(self._programs, call, sink, made, await self._narrow_calls(call, made))
         return Outcome(ended.value, (of_skill(made), *ended.evidence), tuple(ended.artifacts))
 
-    async def _narrowed(self, call: GrantedCall, made: Runnable) -> InnerCalls:
+    async def _narrow_calls(self, call: GrantedCall, made: Runnable) -> InnerCalls:
         """Return those of the caller's permitted calls that the skill may make. Raises ToolFailure BUDGET_EXCEEDED
         where calls are nested too deeply."""
         calls = self._calls(call)

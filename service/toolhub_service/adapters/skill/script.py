@@ -27,7 +27,7 @@ from toolhub_service.adapters.skill.manifest import PYTHON, SHELL
 from toolhub_service.adapters.skill.runnable import Runnable
 from toolhub_service.adapters.skill.script_files import Kept, keep_output, put_artifacts
 from toolhub_service.adapters.skill.tree import copy_tree
-from toolhub_service.adapters.upstream import quoted
+from toolhub_service.adapters.upstream import quote_foreign
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Upstream, refuse
@@ -119,7 +119,7 @@ class Script:
             finally:
                 if self._door is not None:
                     await asyncio.shield(self._door.close())
-            read = self._checked(finished)
+            read = self._read_result(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
             return self._result_of(read, finished, confinement, kept)
 
@@ -226,7 +226,7 @@ class Script:
                     keep_bytes=max(limits.stdout_bytes, limits.stderr_bytes),
                     on_output=self._on_output,
                     given=given,
-                    on_start=self._started,
+                    on_start=self._on_start,
                     stop_when=growth.watch,
                 )
                 if (failure := await growth.find_failure()) is not None:
@@ -236,9 +236,9 @@ class Script:
             message = "The program of the skill could not be started. An operator must look at the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
 
-    def _started(self, _pid: int) -> None:
+    def _on_start(self, _pid: int) -> None:
         if self._door is not None:
-            self._door.started()
+            self._door.close_hub_copy()
 
     def _deadline_s(self) -> float:
         now_s = asyncio.get_running_loop().time()
@@ -251,11 +251,11 @@ class Script:
             self._reported_bytes += len(lines)
             self._sink.chunk(Chunk(data=lines, stream=stream))
 
-    def _checked(self, finished: Finished) -> Repaired:
+    def _read_result(self, finished: Finished) -> Repaired:
         """Return the result. Raises ToolFailure when the program has not succeeded, whatever it reports."""
         name, limits = self._made.skill.name, self._made.manifest.limits
         if finished.timed_out or finished.flooded or finished.exit_code != 0:
-            raise self._failed(finished)
+            raise self._run_failure(finished)
         if finished.stdout.total_bytes > limits.stdout_bytes:
             message = (
                 f"The skill {name} wrote {finished.stdout.total_bytes:,} bytes of result; `limits.stdout_bytes` is "
@@ -272,7 +272,7 @@ class Script:
             shown = self._excerpt(finished.stdout.kept)
             raise refuse(ErrorKind.EXECUTION_ERROR, message, stdout=shown) from None
 
-    def _failed(self, finished: Finished) -> ToolFailure:
+    def _run_failure(self, finished: Finished) -> ToolFailure:
         name, seconds, shown = self._made.skill.name, round(finished.duration_s, 1), self._excerpt(finished.stderr.kept)
         if finished.timed_out:
             message = (
@@ -295,7 +295,9 @@ class Script:
         )
 
     def _excerpt(self, data: bytearray) -> str:
-        return quoted(bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS)
+        return quote_foreign(
+            bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS
+        )
 
     def _result_of(self, read: Repaired, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
         entry, door = self._made.manifest.entry, self._door

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from toolhub_service.adapters.skill.manifest import ARTIFACT_FORMAT, DeclaredArtifact, Manifest
-from toolhub_service.adapters.skill.tree import Tree, TreeChanged, TreeFile, TreeLimits, TreeRefused, opened, read_tree
+from toolhub_service.adapters.skill.tree import (
+    Tree,
+    TreeChanged,
+    TreeFile,
+    TreeLimits,
+    TreeRefused,
+    open_file,
+    read_tree,
+)
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
@@ -122,7 +130,7 @@ def _media_type(path: str, declared: Sequence[DeclaredArtifact]) -> str:
 async def _chunks(folder: Path, file: TreeFile) -> AsyncIterator[bytes]:
     """Yield its bytes. Raises ToolFailure when it cannot be read, or has changed since the walk."""
     try:
-        with opened(folder, file) as descriptor:
+        with open_file(folder, file) as descriptor:
             while chunk := await asyncio.to_thread(os.read, descriptor, _CHUNK_BYTES):
                 yield chunk
     except (TreeChanged, OSError):

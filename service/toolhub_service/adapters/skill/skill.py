@@ -29,7 +29,7 @@ from toolhub_service.adapters.skill.tree import (
     TreeRefused,
     read_file,
     read_tree,
-    shown,
+    show_path,
 )
 
 SIDECAR_KEY: Final = "toolhub.manifest"
@@ -82,14 +82,22 @@ def load_skill(folder: Path, limits: TreeLimits = LIMITS) -> Skill:
         raise SkillInvalid(str(refused)) from None
     except OSError as failed:
         raise SkillInvalid(f"it cannot be read: {failed.strerror}") from None
-    name = known_as(words.name)
+    name = hub_name(words.name)
     if not name:
         raise SkillInvalid("its `name` has no letter or digit that a tool's name may have")
     warnings = (*words.warnings, *_warnings(words, file, name))
-    return Skill(name, folder.absolute(), tree, words, warnings, sidecar, path)
+    return Skill(
+        name=name,
+        folder=folder.absolute(),
+        tree=tree,
+        file=words,
+        warnings=warnings,
+        sidecar=sidecar,
+        sidecar_path=path,
+    )
 
 
-def known_as(name: str) -> str:
+def hub_name(name: str) -> str:
     """Return the hub's word for a skill of that name; empty when no character of it can be used."""
     word = _FOREIGN.sub("_", name)[: 2 * 64]
     return word.lstrip("-") if word.strip("_-") else ""
@@ -120,7 +128,7 @@ def remarks_on(places: Iterable[Path]) -> Iterator[str]:
             try:
                 yield from remarks_of([load_skill(folder)])
             except SkillInvalid as invalid:
-                yield f"skill {shown(folder.name)} is left out: {invalid}."
+                yield f"skill {show_path(folder.name)} is left out: {invalid}."
 
 
 def _folders(folder: Path, most: int) -> list[Path]:
@@ -146,16 +154,16 @@ def _sidecar(folder: Path, tree: Tree, words: SkillFile) -> tuple[str, bytes | N
     found = tree.find(named or MANIFEST_NAME)
     if found is None:
         if named:
-            raise SkillInvalid(f"the sidecar {shown(named)} that its metadata names is not there")
+            raise SkillInvalid(f"the sidecar {show_path(named)} that its metadata names is not there")
         return "", None
     return found.path, _bytes(folder, found, MANIFEST_MAX_BYTES)
 
 
 def _bytes(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
     if file.link:
-        raise SkillInvalid(f"{shown(file.path)} is a link: it must be a file")
+        raise SkillInvalid(f"{show_path(file.path)} is a link: it must be a file")
     if file.size_bytes > max_bytes:
-        raise SkillInvalid(f"{shown(file.path)} has more than {max_bytes:,} bytes")
+        raise SkillInvalid(f"{show_path(file.path)} has more than {max_bytes:,} bytes")
     return read_file(folder, file, max_bytes)
 
 

@@ -71,7 +71,7 @@ def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise SkillInvalid("it is not UTF-8") from None
-    frontmatter, body = _parted(text)
+    frontmatter, body = _split_frontmatter(text)
     warnings: list[str] = []
     fields = _fields(frontmatter, warnings)
     description = _text(fields, "description", warnings).strip()
@@ -99,10 +99,10 @@ def frontmatter_of(data: bytes) -> Mapping[str, Any]:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise SkillInvalid("it is not UTF-8") from None
-    return _fields(_parted(text)[0], [])
+    return _fields(_split_frontmatter(text)[0], [])
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_frontmatter(text: str) -> tuple[str, str]:
     """Return frontmatter and body."""
     first, newline, rest = text.partition("\n")
     if first.rstrip() != "---" or not newline:
@@ -118,19 +118,19 @@ def _parted(text: str) -> tuple[str, str]:
 def _fields(frontmatter: str, warnings: list[str], loader: type[_Plain] | None = None) -> Mapping[str, Any]:
     """Return every value as text; with `_Typed` as JSON."""
     try:
-        found = _parsed(frontmatter, loader)
+        found = _parse_frontmatter(frontmatter, loader)
     except SkillInvalid:
-        quoted = "\n".join(map(_quoted, frontmatter.split("\n")))
+        quoted = "\n".join(map(_quote_value, frontmatter.split("\n")))
         if quoted == frontmatter:
             raise
-        found = _parsed(quoted, loader)
+        found = _parse_frontmatter(quoted, loader)
         warnings.append("The frontmatter is not valid YAML: a value that has a `: ` must be in quotes.")
     if not isinstance(found, Mapping):
         raise SkillInvalid("its frontmatter has no keys: `name:` and `description:` are needed")
     return found
 
 
-def _quoted(line: str) -> str:
+def _quote_value(line: str) -> str:
     """Return a line `key: value` whose value has another colon, with the value in quotes."""
     found = _PLAIN_LINE.fullmatch(line.rstrip())
     if found is None or ": " not in found[2]:
@@ -139,7 +139,7 @@ def _quoted(line: str) -> str:
     return f'{found[1]}: "{value}"'
 
 
-def _parsed(frontmatter: str, loader: type[_Plain] | None = None) -> Any:
+def _parse_frontmatter(frontmatter: str, loader: type[_Plain] | None = None) -> Any:
     try:
         return yaml.load(frontmatter, loader or _Plain)  # noqa: S506 - a BaseLoader, which makes nothing but text
     except yaml.YAMLError as broken:
@@ -154,18 +154,18 @@ class _Plain(yaml.BaseLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
         if isinstance(event, yaml.events.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _refused("anchors and aliases are not supported: write the value out", event)
+            raise _yaml_error("anchors and aliases are not supported: write the value out", event)
         if getattr(event, "tag", None) is not None:
-            raise _refused("tags are not supported: write the plain value", event)
+            raise _yaml_error("tags are not supported: write the plain value", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _refused("a key must be text", key)
+                raise _yaml_error("a key must be text", key)
             if key.value in seen:
-                raise _refused("a key appears twice", key)
+                raise _yaml_error("a key appears twice", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -184,7 +184,7 @@ class _Typed(_Plain):
         return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
 
-def _refused(why: str, at: Any) -> yaml.MarkedYAMLError:
+def _yaml_error(why: str, at: Any) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, why, at.start_mark)
 
 
@@ -216,7 +216,7 @@ def _broken_rules(
         )
     unknown = [key for key in fields if key not in _KEYS]
     if unknown:
-        yield f"The specification knows no {_listed(unknown)}: such keys belong into `metadata`."
+        yield f"The specification knows no {_list_keys(unknown)}: such keys belong into `metadata`."
     if not body.strip():
         yield "It has no instructions below its frontmatter."
     elif body.count("\n") >= BODY_MAX_LINES:
@@ -226,7 +226,7 @@ def _broken_rules(
         )
 
 
-def _listed(keys: list[str]) -> str:
+def _list_keys(keys: list[str]) -> str:
     named = ", ".join(
         f"`{key[:40]}`" if key.isascii() and key.isprintable() else "`…`" for key in keys[:_SHOWN_KEYS_MAX]
     )

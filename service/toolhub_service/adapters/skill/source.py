@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, limit_problems
 from toolhub_service.adapters.skill.checkout import Checkouts
 from toolhub_service.adapters.skill.definitions import DefinitionMaker, SkillTool
 from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource, endpoint_of, place_of, trust_of
 from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.skill import Skill, load_skill, remarks_of, skill_folders
 from toolhub_service.adapters.skill.skill_file import SkillInvalid
-from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, shown, stamp_of
+from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, show_path, stamp_of
 from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Definition, Discovery
@@ -103,13 +103,13 @@ class SkillToolSource:
             problems += loaded.problems
             if problems and not loaded.skills:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, self._redact(" ".join(problems)[:500]))
-            why = await self._examined(loaded.skills)
+            why = await self._examine_scripts(loaded.skills)
             definitions = self._definitions(loaded.skills, problems)
             self._remarks = (
                 *([f"Scripts of skills cannot run here: {why}"] if why else []),
                 *remarks_of(loaded.skills),
             )
-            return Discovery(definitions, limited([self._redact(problem) for problem in problems]))
+            return Discovery(definitions, limit_problems([self._redact(problem) for problem in problems]))
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -131,12 +131,12 @@ class SkillToolSource:
         """Return the tool of a definition from this reading or the one before."""
         return self._tools.get(resource_id)
 
-    def has_changed(self) -> None:
+    def note_change(self) -> None:
         """Have the source read again, because a call has found bytes that do not match their digest."""
         self._known.clear()
         self._changed()
 
-    async def _examined(self, skills: Sequence[Skill]) -> str:
+    async def _examine_scripts(self, skills: Sequence[Skill]) -> str:
         """Return why their scripts cannot run here; empty: they can, or none has a sidecar."""
         if self._runner is None or not any(skill.sidecar is not None for skill in skills):
             return ""
@@ -172,17 +172,17 @@ class SkillToolSource:
                 if len(known) >= SKILLS_MAX:
                     problems.append(f"Only the first {SKILLS_MAX} skills are offered.")
                     break
-                known[folder] = self._loaded(folder)
+                known[folder] = self._load_folder(folder)
                 found = known[folder][1]
                 if isinstance(found, str):
-                    problems.append(f"{place_of(entry)}: {shown(folder.name)} was left out: {found}.")
+                    problems.append(f"{place_of(entry)}: {show_path(folder.name)} was left out: {found}.")
                 else:
                     skills.append(found)
         self._known = known
         self._stamps = {folder: stamp for folder, (stamp, _) in known.items()}
         return Loaded(tuple(skills), tuple(problems))
 
-    def _loaded(self, folder: Path) -> tuple[str, Skill | str]:
+    def _load_folder(self, folder: Path) -> tuple[str, Skill | str]:
         """Return the stamp of a folder, and its skill or why there is none; reused while the stamp stays the same."""
         stamp = stamp_of(folder, self._limits)
         before = self._known.get(folder)
@@ -206,7 +206,7 @@ class SkillToolSource:
             twins = [unique[key] for definition, _ in found if (key := skeleton(definition.spec.name)) in unique]
             if twins:
                 problems.append(
-                    f"{shown(skill.folder.name)} was left out: its name is too similar to that of "
+                    f"{show_path(skill.folder.name)} was left out: its name is too similar to that of "
                     f"`{twins[0].spec.name}`."
                 )
                 continue

@@ -27,7 +27,7 @@ class ToolError(Exception):
 def call(tool: str, args: dict[str, Any] | None = None) -> Any:
     """Return the tool's value. Raises ToolError, and OSError when the run is over."""
     asked = {"tool": tool, "args": args or {}}
-    with connected() as connection:
+    with connect() as connection:
         connection.sendall(json.dumps(asked).encode() + b"\n")
         with connection.makefile("rb") as answers:
             line = answers.readline()
@@ -39,7 +39,7 @@ def call(tool: str, args: dict[str, Any] | None = None) -> Any:
     return answer["value"]
 
 
-def connected() -> socket.socket:
+def connect() -> socket.socket:
     """Return a new connection to the hub, whose other end is sent through the descriptor that the script inherited."""
     ours, theirs = socket.socketpair()
     with theirs:

@@ -92,7 +92,7 @@ class Tree:
 
     def find(self, path: str) -> TreeFile | None:
         """Return the file at a path, through links within the tree; None when there is none, or it is a folder."""
-        resolved = _resolved(path, self.by_path, frozenset(self.folders))
+        resolved = _resolve_links(path, self.by_path, frozenset(self.folders))
         return None if resolved is None else self.by_path.get(resolved)
 
 
@@ -116,11 +116,11 @@ def read_file(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
     """Return the whole bytes of a file of a tree. Raises TreeChanged when they have changed; ValueError when the file
     is larger than that or a link (see `Tree.find`)."""
     if file.link or file.size_bytes > max_bytes:
-        raise ValueError(f"{shown(file.path)} is a link, or has more than {max_bytes:,} bytes")
-    with opened(folder, file) as descriptor:
+        raise ValueError(f"{show_path(file.path)} is a link, or has more than {max_bytes:,} bytes")
+    with open_file(folder, file) as descriptor:
         data = b"".join(_chunks(descriptor, file.size_bytes))
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-        raise _changed(file)
+        raise _change_of_file(file)
     return data
 
 
@@ -164,7 +164,7 @@ def stamp_of(folder: Path, limits: TreeLimits = LIMITS) -> str:
     return hashlib.sha256("\n".join(sorted(found)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def shown(path: str) -> str:
+def show_path(path: str) -> str:
     """Return a foreign path for a sentence: hidden characters escaped, truncated."""
     text = escape_hidden(path.encode("utf-8", "backslashreplace").decode())
     return f"`{text}`" if len(text) <= _SHOWN_CHARS else f"`{text[: _SHOWN_CHARS - 1]}…`"
@@ -183,7 +183,7 @@ class _Walk:
     def enter(self, descriptor: int, prefix: str, depth: int) -> None:
         """Walk the folder behind a descriptor. `prefix`: its path with a `/` at the end."""
         if depth > self.limits.depth_max:
-            raise TreeRefused(f"{shown(prefix)}: more than {self.limits.depth_max} folders within each other")
+            raise TreeRefused(f"{show_path(prefix)}: more than {self.limits.depth_max} folders within each other")
         for name in self._names(descriptor, prefix):
             path = prefix + name
             found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -192,9 +192,9 @@ class _Walk:
             elif stat.S_ISDIR(found.st_mode):
                 self._enter_below(descriptor, name, path, depth)
             elif stat.S_ISREG(found.st_mode):
-                self.files.append(self._digested(descriptor, name, path))
+                self.files.append(self._digest_file(descriptor, name, path))
             else:
-                raise TreeRefused(f"{shown(path)}: neither a file nor a folder (a device, socket or pipe)")
+                raise TreeRefused(f"{show_path(path)}: neither a file nor a folder (a device, socket or pipe)")
 
     def _names(self, descriptor: int, prefix: str) -> list[str]:
         """Return the names in order, each counted as soon as it is seen: a folder may have millions."""
@@ -214,14 +214,14 @@ class _Walk:
         try:
             sizes = len(name.encode()), len((prefix + name).encode())
         except UnicodeEncodeError:
-            raise TreeRefused(f"{shown(prefix + name)}: a name that is not UTF-8") from None
+            raise TreeRefused(f"{show_path(prefix + name)}: a name that is not UTF-8") from None
         if sizes[0] > self.limits.name_max_bytes or sizes[1] > self.limits.path_max_bytes:
             raise TreeRefused(
-                f"{shown(prefix + name)}: a name of more than {self.limits.name_max_bytes} bytes, or a path "
+                f"{show_path(prefix + name)}: a name of more than {self.limits.name_max_bytes} bytes, or a path "
                 f"of more than {self.limits.path_max_bytes:,}"
             )
         if "\\" in name or any(is_hidden(char) or char in "\n\t" for char in name):
-            raise TreeRefused(f"{shown(prefix + name)}: a name with a backslash or a hidden character")
+            raise TreeRefused(f"{show_path(prefix + name)}: a name with a backslash or a hidden character")
 
     def _enter_below(self, descriptor: int, name: str, path: str, depth: int) -> None:
         self.folders.append(path)
@@ -231,12 +231,12 @@ class _Walk:
         finally:
             os.close(below)
 
-    def _digested(self, descriptor: int, name: str, path: str) -> TreeFile:
+    def _digest_file(self, descriptor: int, name: str, path: str) -> TreeFile:
         opened = _open(name, _FILE, descriptor, path)
         try:
             status = os.fstat(opened)
             if not stat.S_ISREG(status.st_mode):
-                raise TreeRefused(f"{shown(path)}: it became something else while it was read")
+                raise TreeRefused(f"{show_path(path)}: it became something else while it was read")
             limit = min(self.limits.file_max_bytes, self.limits.total_max_bytes - self._bytes)
             digest, size = hashlib.sha256(), 0
             for chunk in _chunks(opened, limit):
@@ -244,8 +244,8 @@ class _Walk:
                 size += len(chunk)
             if size > limit:
                 raise TreeRefused(
-                    f"{shown(path)}: a file of more than {self.limits.file_max_bytes:,} bytes, or files of more than "
-                    f"{self.limits.total_max_bytes:,} together"
+                    f"{show_path(path)}: a file of more than {self.limits.file_max_bytes:,} bytes, or files of more "
+                    f"than {self.limits.total_max_bytes:,} together"
                 )
         finally:
             os.close(opened)
@@ -257,7 +257,7 @@ def _open(name: str, flags: int, descriptor: int, path: str) -> int:
     try:
         return os.open(name, flags, dir_fd=descriptor)
     except OSError as failed:
-        raise TreeRefused(f"{shown(path)}: it cannot be opened: {os.strerror(failed.errno or 0)}") from None
+        raise TreeRefused(f"{show_path(path)}: it cannot be opened: {os.strerror(failed.errno or 0)}") from None
 
 
 def _link(descriptor: int, name: str, path: str) -> TreeFile:
@@ -278,13 +278,13 @@ def _check_links(tree: Tree) -> None:
     """Raises TreeRefused for a link whose target is not a file or folder of the tree."""
     folders = frozenset(tree.folders)
     for file in tree.files:
-        end = _resolved(file.path, tree.by_path, folders) if file.link else file.path
+        end = _resolve_links(file.path, tree.by_path, folders) if file.link else file.path
         # A reader that followed a link to an enclosing folder would never end.
         if end is None or (file.link and f"{file.path}/".startswith(f"{end}/" if end else "")):
-            raise TreeRefused(f"{shown(file.path)}: a link that leads out of the skill, nowhere, or in a circle")
+            raise TreeRefused(f"{show_path(file.path)}: a link that leads out of the skill, nowhere, or in a circle")
 
 
-def _resolved(path: str, files: Mapping[str, TreeFile], folders: frozenset[str]) -> str | None:
+def _resolve_links(path: str, files: Mapping[str, TreeFile], folders: frozenset[str]) -> str | None:
     """Return the path of the file or folder that a path leads to, through links of the tree only; None: there
     is none."""
     names = [*reversed(path.split("/"))]
@@ -314,16 +314,16 @@ def _resolved(path: str, files: Mapping[str, TreeFile], folders: frozenset[str])
 
 
 @contextmanager
-def opened(folder: Path, file: TreeFile) -> Iterator[int]:
+def open_file(folder: Path, file: TreeFile) -> Iterator[int]:
     """Yield its descriptor, opened name by name, without links below the folder. Raises TreeChanged."""
-    descriptor = _reached(folder, file)
+    descriptor = _open_below(folder, file)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _reached(folder: Path, file: TreeFile) -> int:
+def _open_below(folder: Path, file: TreeFile) -> int:
     *folders, name = file.path.split("/")
     held: list[int] = []
     try:
@@ -338,19 +338,19 @@ def _reached(folder: Path, file: TreeFile) -> int:
     finally:
         for descriptor in held:
             os.close(descriptor)
-    raise _changed(file)
+    raise _change_of_file(file)
 
 
 def _copy(folder: Path, file: TreeFile, target: Path) -> None:
     digest = hashlib.sha256()
-    with opened(folder, file) as descriptor, target.open("xb") as copied:
+    with open_file(folder, file) as descriptor, target.open("xb") as copied:
         for chunk in _chunks(descriptor, file.size_bytes):
             digest.update(chunk)
             copied.write(chunk)
         os.fchmod(copied.fileno(), 0o755 if file.is_executable else 0o644)
     if digest.hexdigest() != file.sha256:
-        raise _changed(file)
+        raise _change_of_file(file)
 
 
-def _changed(file: TreeFile) -> TreeChanged:
-    return TreeChanged(f"{shown(file.path)} is another file than the one that was digested")
+def _change_of_file(file: TreeFile) -> TreeChanged:
+    return TreeChanged(f"{show_path(file.path)} is another file than the one that was digested")

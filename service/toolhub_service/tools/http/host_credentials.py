@@ -45,11 +45,11 @@ class HostCredentials(Protocol):
     async def of(self, principal: Principal, name: str) -> HostCredential | None:
         """Return the caller's credential; None where callers without one are served as well. Raises ToolFailure."""
 
-    async def renewed(self, principal: Principal, name: str, used: str) -> HostCredential | None:
+    async def renew(self, principal: Principal, name: str, used: str) -> HostCredential | None:
         """Return another credential than the secret, which the host rejects; None: there is none. Raises
         ToolFailure."""
 
-    def refused(self, name: str) -> ToolFailure:
+    def refusal(self, name: str) -> ToolFailure:
         """The host rejects the caller's credential, even after a refresh where refreshing is possible."""
 
 
@@ -88,13 +88,13 @@ async def opened_as_caller(
         if not _is_refused(response):
             yield response
             return
-    used = await hosts.renewed(principal, name, used.secret)
+    used = await hosts.renew(principal, name, used.secret)
     if used is None:
-        raise hosts.refused(name)
+        raise hosts.refusal(name)
     carrying = _carrying(request, used, name, context)
     async with client.open(carrying, egress, deadline_s=deadline_s, fair_s=fair_s) as response:
         if _is_refused(response):
-            raise hosts.refused(name)
+            raise hosts.refusal(name)
         yield response
 
 

@@ -97,7 +97,7 @@ class ProgramCalls:
         self._ended = 0
 
     @property
-    def made(self) -> tuple[ProgramCall, ...]:
+    def calls_so_far(self) -> tuple[ProgramCall, ...]:
         return tuple(self._made)
 
     def stop_reason(self) -> BaseException | None:

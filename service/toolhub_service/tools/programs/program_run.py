@@ -83,10 +83,10 @@ class Prepared:
 
     def full_name(self, text: str) -> str:
         """Return the full name of a tool that `call` names by its own name or by the name in a model interface."""
-        return text if "/" in text else self._exported.get(text, text)
+        return text if "/" in text else self._names_for_code.get(text, text)
 
     @cached_property
-    def _exported(self) -> Mapping[str, str]:
+    def _names_for_code(self) -> Mapping[str, str]:
         return tools_by_exported_name(spec.name for spec in self.offered)
 
 
@@ -138,9 +138,9 @@ async def run_program(
     printed = Printed(interpreter.limits.printed_bytes)
     try:
         ended = await interpreter.run(ready.program, host, printed, context.deadline_s, ready.calls.depth)
-        return ProgramEnded(plain(ended.value), printed.text, printed.is_cut, host.made)
+        return ProgramEnded(plain(ended.value), printed.text, printed.is_cut, host.calls_so_far)
     finally:
-        _lay_evidence(context, text, ready.named, interpreter, host.made, printed)
+        _lay_evidence(context, text, ready.named, interpreter, host.calls_so_far, printed)
 
 
 async def foreseen_program(

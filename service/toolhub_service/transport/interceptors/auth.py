@@ -114,7 +114,7 @@ class AuthLayer(Layer):
     def concerns(self, hook: str, method: Method) -> bool:
         """A unary RPC's one message follows its credential at once, and an accepted upload is answered, so neither is
         checked again."""
-        asked_once = {"unary": ("received", "sent"), "client_stream": ("sent",)}
+        asked_once = {"unary": ("on_request", "on_response"), "client_stream": ("on_response",)}
         return super().concerns(hook, method) and not method.is_open and hook not in asked_once.get(method.kind, ())
 
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
@@ -163,12 +163,12 @@ class AuthLayer(Layer):
             self._counts[mode, issuer, outcome] = self._counted(mode, issuer, outcome)
         return self._counts[mode, issuer, outcome]
 
-    def received(self, method: Method, state: StreamRights, message: Any) -> None:
+    def on_request(self, method: Method, state: StreamRights, message: Any) -> None:
         """End a stream at its next message when the rights that opened it were withdrawn."""
         state.check()
 
-    def sent(self, method: Method, state: StreamRights) -> None:
-        """Check as `received` does, for streams that only send responses."""
+    def on_response(self, method: Method, state: StreamRights) -> None:
+        """Check as `on_request` does, for streams that only send responses."""
         state.check()
 
 

@@ -46,9 +46,9 @@ class MetricsLayer(Layer):
         self._of_path: dict[str, RpcMetrics] = {}
 
     def counters(self, hook: str, method: Method) -> tuple[Count | SharedCount, ...]:
-        """Counters of messages, for the hooks `received` and `sent`."""
+        """Counters of messages, for the hooks `on_request` and `on_response`."""
         metrics = self._of(method)
-        return {"received": (metrics.received,), "sent": (metrics.sent,)}.get(hook, ())
+        return {"on_request": (metrics.received,), "on_response": (metrics.sent,)}.get(hook, ())
 
     def enter(self, method: Method, context: ServicerContext) -> State:
         metrics = self._of_path.get(method.path) or self._of(method)

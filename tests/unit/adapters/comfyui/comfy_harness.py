@@ -19,7 +19,7 @@ from tests.fakes.outcomes import outcome_of
 from tests.fakes.remote_harness import SOON, LoopClock, RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, opened
+from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, open_parts
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyTerms
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
@@ -55,7 +55,7 @@ class ComfyHarness:
         self.running = FakeRunningJobs(self.kept)
         self.resolver = SystemResolver()
         randomness = FixedRandomness()
-        self.parts: Opened = opened(
+        self.parts: Opened = open_parts(
             self.terms,
             self.resolver,
             self.artifacts.artifacts,

@@ -13,7 +13,7 @@ from tests import fixtures
 from tests.fakes.remote_harness import RecordingSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
-from toolhub_service.adapters.comfyui.files.media_types import accepted_as, media_type_of
+from toolhub_service.adapters.comfyui.files.media_types import choose_media_type, media_type_of
 from toolhub_service.adapters.comfyui.files.metadata import SIGNATURE
 from toolhub_service.adapters.comfyui.files.served_file import is_file_name, is_folder, served_file
 from toolhub_service.adapters.comfyui.job import RisingProgress
@@ -42,7 +42,7 @@ GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for n
     ],
 )
 def test_bytes_are_typed_by_their_content(data: bytes, wanted: tuple[str, ...], taken: str) -> None:
-    assert accepted_as(data, wanted) == taken
+    assert choose_media_type(data, wanted) == taken
 
 
 def test_an_empty_file_has_no_media_type() -> None:

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from tests.fakes import langchain_tools as fakes
 from tests.fakes.langchain_source import opened
 from toolhub_service.adapters.langchain.async_code import is_generator, runs_on_loop
-from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
+from toolhub_service.adapters.langchain.bound_tool import BoundTool, bind_tool
 from toolhub_service.adapters.langchain.contract import contract_of
 from toolhub_service.adapters.langchain.loading import OUTPUT_SCHEMA
 from toolhub_service.config.source_config import ToolTerms
@@ -193,7 +193,7 @@ def tool_of(schema: type[BaseModel]) -> BoundTool:
         return f"{x} {user} {more}"
 
     tool = StructuredTool.from_function(whoami, name="whoami", description="Say who.", args_schema=schema)
-    return bound(tool, frozenset({"user"}))
+    return bind_tool(tool, frozenset({"user"}))
 
 
 @pytest.mark.promise("langchain.injected-not-settable")

@@ -23,12 +23,12 @@ def call(*, read_only: bool = False) -> GrantedCall:
 
 
 def failure_of(code: int, message: str = "", *, read_only: bool = False) -> ToolError:
-    return failures.answered(call(read_only=read_only), MCPError(code, message), REDACT).error
+    return failures.protocol_failure(call(read_only=read_only), MCPError(code, message), REDACT).error
 
 
 def broken(breakage: Breakage, *, read_only: bool = False) -> ToolError:
     error = error_of(breakage)
-    return failures.answered(call(read_only=read_only), MCPError(**error), REDACT).error
+    return failures.protocol_failure(call(read_only=read_only), MCPError(**error), REDACT).error
 
 
 @pytest.mark.parametrize("breakage", [breakage for breakage in Breakage if not breakage.was_taken])
@@ -78,7 +78,7 @@ def test_a_server_may_use_the_same_codes_for_errors_of_its_own() -> None:
 @pytest.mark.promise("mcp.never-resent")
 def test_a_server_cannot_pretend_that_a_call_was_not_sent() -> None:
     forged = MCPError(-32000, "x", {"mark": "guessed", "breakage": "NOT_SENT"})
-    assert failures.answered(call(), forged, REDACT).error.kind is ErrorKind.UPSTREAM_ERROR
+    assert failures.protocol_failure(call(), forged, REDACT).error.kind is ErrorKind.UPSTREAM_ERROR
 
 
 def test_no_answer_in_time_is_a_timeout() -> None:

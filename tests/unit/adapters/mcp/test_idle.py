@@ -59,8 +59,8 @@ async def test_a_call_is_not_idle_while_a_person_is_asked() -> None:
 
     async def call() -> None:
         nonlocal was_asked
-        async with idle.applied():
-            with idle.suspended():
+        async with idle.enforce():
+            with idle.suspend():
                 await is_answered.wait()
             was_asked = True
             await asyncio.Event().wait()

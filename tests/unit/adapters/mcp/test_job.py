@@ -124,7 +124,7 @@ async def test_while_a_task_is_followed_what_its_server_asks_is_put_to_no_other_
         other = relayed_call("bob")
         running = asyncio.create_task(ends(harness, "long", {"polls": 1_000_000}))
         await harness.sink.until_reported("working")
-        with harness.link.running.entered(other, "bob"):
+        with harness.link.running.enter(other, "bob"):
             assert harness.link.running.only is None
         harness.kept.cancelled.set()
         await running
@@ -133,17 +133,17 @@ async def test_while_a_task_is_followed_what_its_server_asks_is_put_to_no_other_
 async def test_a_servers_question_after_a_call_was_given_up_reaches_no_other_client() -> None:
     async with tasks("legacy") as harness:
         running = harness.link.running
-        with pytest.raises(MCPError), running.entered(relayed_call("alice"), "alice"):
+        with pytest.raises(MCPError), running.enter(relayed_call("alice"), "alice"):
             raise MCPError(INTERNAL_ERROR, "answered")
         bob, alice = relayed_call("bob"), relayed_call("alice")
-        with running.entered(bob, "bob"):
+        with running.enter(bob, "bob"):
             assert asked_of(running) is bob
         for given_up in (asyncio.CancelledError(), MCPError(REQUEST_TIMEOUT, "silent")):
-            with pytest.raises((asyncio.CancelledError, MCPError)), running.entered(None, "alice"):
+            with pytest.raises((asyncio.CancelledError, MCPError)), running.enter(None, "alice"):
                 raise given_up
-            with running.entered(bob, "bob"):
+            with running.enter(bob, "bob"):
                 assert asked_of(running) is None
-            with running.entered(alice, "alice"):
+            with running.enter(alice, "alice"):
                 assert asked_of(running) is alice
 
 

@@ -45,11 +45,11 @@ class High:
 
 def test_pauses_double_to_a_cap_and_start_anew_after_a_connection_that_stood() -> None:
     backoff = Backoff(High())
-    assert [backoff.failed() for _ in range(9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, CAP_S, CAP_S, CAP_S]
+    assert [backoff.count_failure() for _ in range(9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, CAP_S, CAP_S, CAP_S]
     assert backoff.after_loss(LASTED_S - 1) == CAP_S
     assert backoff.after_loss(LASTED_S) == 0.0
     assert backoff.after_loss(0.1) == 1.0
-    assert all(Backoff(Chance()).failed() >= FLOOR_S for _ in range(100))
+    assert all(Backoff(Chance()).count_failure() >= FLOOR_S for _ in range(100))
 
 
 @pytest.mark.parametrize(
@@ -221,13 +221,13 @@ async def test_a_session_that_is_called_lost_is_left_and_another_one_made() -> N
         session = await link.session(soon())
         waiting = asyncio.create_task(call(session, "sleep", seconds=60))
         await call(session, "echo", text="the other is under way")
-        link.lost(session, "It does not know us any more.")
+        link.drop_session(session, "It does not know us any more.")
         assert not link.is_connected
         with pytest.raises(MCPError):
             await within(30, waiting)
         again = await link.session(soon())
         assert link.connects == 2
-        link.lost(session, "an old one is lost already")
+        link.drop_session(session, "an old one is lost already")
         assert await link.session(soon()) is again
         assert any("does not know us any more" in line for line in link.diagnostics())
 

@@ -130,7 +130,7 @@ async def test_a_request_that_was_redirected_is_given_up_with_the_first() -> Non
 
     begun: list[Exchange] = []
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(moved), follow_redirects=True) as client:
-        with exchanges.named() as fields:
+        with exchanges.name_exchange() as fields:
             await client.post("http://127.0.0.1/mcp", headers=fields)
     for exchange in begun:
         with pytest.raises(RequestCancelled):
@@ -140,7 +140,7 @@ async def test_a_request_that_was_redirected_is_given_up_with_the_first() -> Non
 
 async def test_a_cancelled_request_is_given_up_wherever_it_waits() -> None:
     exchanges = Exchanges()
-    with exchanges.named() as fields:
+    with exchanges.name_exchange() as fields:
         sent = request(**fields)
         exchange = exchanges.begin(sent)
         waiting = asyncio.ensure_future(exchange.wait(asyncio.Event().wait))
@@ -154,7 +154,7 @@ async def test_a_cancelled_request_is_given_up_wherever_it_waits() -> None:
 
 async def test_a_part_that_never_suspends_is_given_up_too() -> None:
     exchanges = Exchanges()
-    with exchanges.named() as fields:
+    with exchanges.name_exchange() as fields:
         exchange = exchanges.begin(request(**fields))
 
     async def there_already() -> str:
@@ -166,7 +166,7 @@ async def test_a_part_that_never_suspends_is_given_up_too() -> None:
 
 async def test_a_request_posted_after_its_caller_left_is_not_sent() -> None:
     exchanges = Exchanges()
-    with exchanges.named() as fields:
+    with exchanges.name_exchange() as fields:
         pass
     with pytest.raises(RequestCancelled):
         await exchanges.begin(request(**fields)).wait(asyncio.Event().wait)
@@ -179,8 +179,8 @@ async def done() -> str:
 
 async def test_no_other_request_is_given_up() -> None:
     exchanges = Exchanges()
-    with exchanges.named() as another:
-        with exchanges.named() as fields:
+    with exchanges.name_exchange() as another:
+        with exchanges.name_exchange() as fields:
             exchanges.begin(request(**fields))
         others = [exchanges.begin(request(**another)), exchanges.begin(request())]
         for exchange in others:

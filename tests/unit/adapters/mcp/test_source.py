@@ -58,7 +58,7 @@ async def test_names_that_read_alike_live_side_by_side_whatever_their_order() ->
         async with over_http(Script(pages=[[tool(name) for name in order]])) as harness:
             found = await harness.source.discover()
             remarks = [line for line in harness.source.diagnostics() if "reads like it" in line]
-            restored = [harness.source.restored(each.remote) for each in found.definitions]
+            restored = [harness.source.restore_pinned(each.remote) for each in found.definitions]
         assert [each and each.spec.name for each in restored] == [each.spec.name for each in found.definitions]
         assert (found.problems, len(remarks)) == ((), 3)
         names.append({each.spec.resource_id: each.spec.name for each in found.definitions})
@@ -165,8 +165,8 @@ async def test_a_pin_restores_a_definition_and_its_jobs_resume_before_the_server
             each for each in (await harness.source.discover()).definitions if each.spec.resource_id == "perhaps"
         ]
     async with over_http(Script(generation="legacy")) as later:
-        restored = later.source.restored(pinned.remote)
+        restored = later.source.restore_pinned(pinned.remote)
         assert restored is not None
         assert (restored.remote, restored.spec.name) == (pinned.remote, pinned.spec.name)
         assert later.adapter.resumes(pinned.spec)
-        assert later.source.restored({"no": "name"}) is None
+        assert later.source.restore_pinned({"no": "name"}) is None

@@ -86,7 +86,7 @@ async def test_large_executions_are_read_beside_the_loop(chars: int, is_aside: b
             assert execution.id == began.id
             return threading.get_ident()
 
-        assert (await api.checked(began.id, where) != threading.get_ident()) is is_aside
+        assert (await api.check_execution(began.id, where) != threading.get_ident()) is is_aside
 
 
 async def test_executions_with_the_same_id_after_a_reinstall_of_n8n_have_their_own_keys() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures import load_json
 from tests.unit.adapters.n8n.n8n_harness import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
-from toolhub_service.adapters.n8n.client import Reply, message_of, quoted
+from toolhub_service.adapters.n8n.client import Reply, message_of, quote_foreign
 from toolhub_service.adapters.n8n.execution import (
     AnswerNotKept,
     Execution,
@@ -98,7 +98,7 @@ class TestRecordedExecutions:
         assert is_not_registered(named["inactive"])
         assert is_not_registered(named["unknown path"])
         for answer in named.values():
-            words = quoted(message_of(answer.body)[0], redact)
+            words = quote_foreign(message_of(answer.body)[0], redact)
             assert "node_modules" not in words
             assert "stacktrace" not in words
 
@@ -161,7 +161,7 @@ class TestMessages:
         ],
     )
     def test_traces_and_paths_are_left_out(self, text: str, shown: str) -> None:
-        assert quoted(text, redact) == shown
+        assert quote_foreign(text, redact) == shown
 
     def test_a_page_is_its_text_and_json_goes_without_its_traces(self) -> None:
         assert message_of(b"<html><style>x</style><h1>502 &amp; more</h1></html>")[0] == "502 & more"

@@ -11,7 +11,7 @@ from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
-from toolhub_service.adapters.n8n.workflow import published, webhooks_of
+from toolhub_service.adapters.n8n.workflow import published_version, webhooks_of
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.tool import IdempotencyMode
 
@@ -133,7 +133,9 @@ class TestApiChecks:
 
     def test_a_draft_does_not_count(self) -> None:
         draft, live = flow("x", "lastNode", path="draft"), flow("x", "lastNode", path="live")
-        assert [webhook.path for webhook in webhooks_of(published({**draft, "activeVersion": live}))] == ["live"]
+        assert [webhook.path for webhook in webhooks_of(published_version({**draft, "activeVersion": live}))] == [
+            "live"
+        ]
 
     async def test_entry_that_fits_its_workflow_has_no_problem(self) -> None:
         named = {"echo": SYNC, "long": ASYNC, "by-id": N8nWorkflow(workflow_id="slow")}
@@ -222,7 +224,7 @@ class TestDiscoveredWorkflows:
             async with before(n8n, discover=N8nDiscovery()) as first:
                 known = (await first.definitions())["long"]
             async with before(n8n, discover=N8nDiscovery()) as later:
-                again = later.source.restored(known.remote)
+                again = later.source.restore_pinned(known.remote)
                 assert again is not None
                 assert (again.spec, again.remote) == (known.spec, known.remote)
                 assert later.server.workflows["long"].entry.is_async
@@ -230,4 +232,4 @@ class TestDiscoveredWorkflows:
     @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
     async def test_remote_part_that_no_pin_kept_restores_nothing(self, remote: dict[str, Any]) -> None:
         async with n8n_harness(discover=N8nDiscovery()) as harness:
-            assert harness.source.restored(remote) is None
+            assert harness.source.restore_pinned(remote) is None

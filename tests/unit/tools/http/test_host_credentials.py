@@ -47,11 +47,11 @@ class RenewingCredentials:
     async def of(self, principal: Principal, name: str) -> ShownCredential:
         return ShownCredential("old-secret")
 
-    async def renewed(self, principal: Principal, name: str, used: str) -> ShownCredential | None:
+    async def renew(self, principal: Principal, name: str, used: str) -> ShownCredential | None:
         self.renewals += 1
         return ShownCredential("new-secret") if used == "old-secret" else None
 
-    def refused(self, name: str) -> ToolFailure:
+    def refusal(self, name: str) -> ToolFailure:
         return refuse(ErrorKind.PERMISSION_DENIED, "refused", source=name)
 
 

@@ -61,7 +61,7 @@ def media_type_of(beginning: bytes) -> str:
     return HTML if beginning.lstrip(b"\xef\xbb\xbf \t\r\n\f").lower().startswith(_HTML) else ""
 
 
-def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
+def choose_media_type(beginning: bytes, wanted: Sequence[str]) -> str:
     """Return the media type to store these bytes with; empty when they are none of `wanted` (any, when it is empty).
 
     Types without a signature, such as text, are accepted as declared by the operator.
@@ -73,7 +73,7 @@ def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
         return found if not wanted or any(fnmatchcase(found, each) for each in wanted) else ""
     if not wanted:
         return "application/octet-stream"
-    return next((each for each in wanted if not _is_shown(each)), "")
+    return next((each for each in wanted if not _is_recognizable(each)), "")
 
 
 def extension_of(media_type: str) -> str:
@@ -81,7 +81,7 @@ def extension_of(media_type: str) -> str:
     return _EXTENSIONS.get(media_type, "")
 
 
-def _is_shown(media_type: str) -> bool:
+def _is_recognizable(media_type: str) -> bool:
     """Return whether bytes of that type would be recognized."""
     known = {shown for _, shown in _BEGINNINGS} | {*_RIFF.values(), *_BRANDS.values(), "video/mp4"}
     return "*" in media_type or media_type in known

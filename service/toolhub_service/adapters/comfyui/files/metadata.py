@@ -24,7 +24,7 @@ class DamagedImage(ValueError):
 class MetadataFilter(Protocol):
     """Removes the metadata of one file as it streams."""
 
-    def passed(self, arrived: bytes) -> bytes:
+    def keep(self, arrived: bytes) -> bytes:
         """Return those of the arrived bytes that are kept. Raises DamagedImage."""
         ...
 
@@ -33,10 +33,10 @@ class MetadataFilter(Protocol):
         ...
 
 
-async def filtered(chunks: AsyncIterator[bytes], filter_: MetadataFilter) -> AsyncGenerator[bytes, None]:
+async def filter_chunks(chunks: AsyncIterator[bytes], filter_: MetadataFilter) -> AsyncGenerator[bytes, None]:
     """Yield the kept bytes. Raises DamagedImage, and what `chunks` raises."""
     async for chunk in chunks:
-        passed = filter_.passed(chunk)
+        passed = filter_.keep(chunk)
         if passed:
             yield passed
     filter_.end()
@@ -55,7 +55,7 @@ class PartFilter(ABC):
         """Buffered bytes, fewer than wanted."""
         self._parts = 0
 
-    def passed(self, arrived: bytes) -> bytes:
+    def keep(self, arrived: bytes) -> bytes:
         data, at, out = self._held + arrived, 0, bytearray()
         while at < len(data):
             if self._left:
@@ -121,11 +121,11 @@ class PngFilter(PartFilter):
         self._kind = part[4:]
         self._crc = zlib.crc32(self._kind)
         self._next_step(4, self._tail, after=int.from_bytes(part[:4], "big"))
-        return self._if_kept(part)
+        return self._filter_part(part)
 
     def _data(self, piece: bytes) -> bytes:
         self._crc = zlib.crc32(piece, self._crc)
-        return self._if_kept(piece)
+        return self._filter_part(piece)
 
     def _tail(self, part: bytes) -> bytes:
         if int.from_bytes(part, "big") != self._crc:
@@ -134,9 +134,9 @@ class PngFilter(PartFilter):
             self._next_step(1, self._after_end)
         else:
             self._next_step(8, self._head)
-        return self._if_kept(part)
+        return self._filter_part(part)
 
-    def _if_kept(self, part: bytes) -> bytes:
+    def _filter_part(self, part: bytes) -> bytes:
         return part if self._kind in _KEPT else b""
 
 
@@ -164,7 +164,7 @@ class JpegFilter:
         self._has_begun = self._is_coded = self._has_scan = self._is_over = False
         self._parts = 0
 
-    def passed(self, arrived: bytes) -> bytes:
+    def keep(self, arrived: bytes) -> bytes:
         data, at, out = self._held + arrived, 0, bytearray()
         while at < len(data):
             before = at

@@ -18,8 +18,13 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend
 from toolhub_service.adapters.comfyui.client import NoReply
-from toolhub_service.adapters.comfyui.files.media_types import SNIFFED_BYTES, accepted_as, extension_of, media_type_of
-from toolhub_service.adapters.comfyui.files.metadata import METADATA_FILTERS, DamagedImage, filtered
+from toolhub_service.adapters.comfyui.files.media_types import (
+    SNIFFED_BYTES,
+    choose_media_type,
+    extension_of,
+    media_type_of,
+)
+from toolhub_service.adapters.comfyui.files.metadata import METADATA_FILTERS, DamagedImage, filter_chunks
 from toolhub_service.adapters.comfyui.files.served_file import ServedFile, served_file
 from toolhub_service.adapters.comfyui.workflow.template import Output, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
@@ -104,8 +109,8 @@ class OutputFetch:
                 if output.type is OutputType.TEXT:
                     self.value[output.name] = [self._text(output, item) for item in items]
                 else:
-                    files = [self._named(output, item) for item in items]
-                    self.value[output.name] = [await self._kept(output, file) for file in files]
+                    files = [self._file_of_item(output, item) for item in items]
+                    self.value[output.name] = [await self._store_file(output, file) for file in files]
         except BaseException:
             await self._artifacts.release([record.ref.artifact_id for record in self.files])
             raise
@@ -132,7 +137,7 @@ class OutputFetch:
         self._count(output, size_bytes, size_bytes)
         return self._redact(item)
 
-    def _named(self, output: Output, item: Any) -> ServedFile:
+    def _file_of_item(self, output: Output, item: Any) -> ServedFile:
         file = served_file(item)
         if file is None:
             raise failures.bad_output(self._call, output, "OUTPUT_NAME", "has a name that the hub does not ask for")
@@ -141,7 +146,7 @@ class OutputFetch:
             raise failures.bad_output(self._call, output, "OUTPUT_TYPE", what)
         return file
 
-    async def _kept(self, output: Output, file: ServedFile) -> JsonValue:
+    async def _store_file(self, output: Output, file: ServedFile) -> JsonValue:
         before = self._bytes
 
         async def once() -> Answer[FileRecord]:
@@ -178,7 +183,7 @@ class OutputFetch:
                 raise NoReply(f"it answered {status}")
             body = _Body(response.aiter_raw(), partial(self._count, output))
             beginning = await body.beginning()
-            media_type = accepted_as(beginning, output.mime)
+            media_type = choose_media_type(beginning, output.mime)
             if not media_type:
                 what = f"is {media_type_of(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise self._bad_file(output, file, "OUTPUT_TYPE", what)
@@ -187,14 +192,22 @@ class OutputFetch:
             extension = extension_of(media_type)
             name = f"{output.name}-{len(self.files) + 1}{f'.{extension}' if extension else ''}"
             chunks = body.chunks()
-            kept = filtered(chunks, filter_) if filter_ else chunks
+            kept = filter_chunks(chunks, filter_) if filter_ else chunks
             try:
                 async with aclosing(chunks), aclosing(kept):
                     artifact = await self._artifacts.keep(kept, call=self._call.call, media_type=media_type, name=name)
             except DamagedImage:
                 raise self._bad_file(output, file, "OUTPUT_DAMAGED", "is a damaged picture") from None
-            etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
-            return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, filter_ is not None)
+            etag = failures.quote_foreign(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
+            return FileRecord(
+                output=output,
+                served=file,
+                ref=artifact.ref,
+                etag=etag,
+                served_bytes=body.size_bytes,
+                served_sha256=body.sha256,
+                is_stripped=filter_ is not None,
+            )
 
     def _bad_file(self, output: Output, file: ServedFile, cause: str, what: str, **advice: str) -> ToolFailure:
         return failures.bad_output(self._call, output, cause, what, filename=file.filename, **advice)

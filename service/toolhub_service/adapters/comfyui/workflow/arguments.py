@@ -32,12 +32,12 @@ class Arguments:
         """Return the schema of the argument at the pointer; None when none is declared."""
         found: JsonObject | None = self.schema
         for name in names_of(pointer):
-            properties = self.resolved(found).get("properties") if found is not None else None
+            properties = self.follow_reference(found).get("properties") if found is not None else None
             below = properties.get(name) if isinstance(properties, Mapping) else None
             found = below if isinstance(below, Mapping) else None
         return found
 
-    def resolved(self, schema: JsonObject) -> JsonObject:
+    def follow_reference(self, schema: JsonObject) -> JsonObject:
         """Return the schema with its `$ref` followed, if that refers to this document."""
         for _ in range(_DEPTH_MAX):
             reference = schema.get("$ref")
@@ -55,13 +55,13 @@ class Arguments:
         """Return whether every valid call has the argument, given or by default."""
         at = self.schema
         for name in names_of(pointer):
-            properties = self.resolved(at).get("properties")
+            properties = self.follow_reference(at).get("properties")
             below = properties.get(name) if isinstance(properties, Mapping) else None
             if not isinstance(below, Mapping):
                 return False
-            required = self.resolved(at).get("required")
+            required = self.follow_reference(at).get("required")
             is_required = isinstance(required, list | tuple) and name in required
-            if not is_required and "default" not in self.resolved(below):
+            if not is_required and "default" not in self.follow_reference(below):
                 return False
             at = below
         return True
@@ -69,7 +69,7 @@ class Arguments:
     def types(self, schema: JsonObject) -> frozenset[str] | None:
         """Return the types that its values may have; None: any. `allOf` and `not` are ignored, which can only add
         types."""
-        schema = self.resolved(schema)
+        schema = self.follow_reference(schema)
         if "const" in schema:
             return frozenset({_type_of(schema["const"])})
         values = schema.get("enum")
@@ -93,9 +93,9 @@ class Arguments:
         return types is not None and types <= _LITERALS
 
     def _walk(self, schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, JsonObject]]:
-        properties = self.resolved(schema).get("properties")
+        properties = self.follow_reference(schema).get("properties")
         if depth and not (isinstance(properties, Mapping) and properties and depth < _DEPTH_MAX):
-            yield at, self.resolved(schema)
+            yield at, self.follow_reference(schema)
             return
         for name, below in properties.items() if isinstance(properties, Mapping) else ():
             yield from self._walk(below if isinstance(below, Mapping) else {}, at + step_of(name), depth + 1)

@@ -62,7 +62,7 @@ def required_uploads(template: Template, args: JsonObject) -> tuple[Upload, ...]
     return tuple(found.values())
 
 
-def bound(
+def bind_graph(
     template: Template,
     args: JsonObject,
     *,
@@ -76,9 +76,9 @@ def bound(
     Raises ToolFailure INVALID_INPUT for a value that is not a literal (ComfyUI interprets a list as a link).
     """
     drawn = dict(_seeds(template, args, seeds))
-    forced = {one.target: _filled(one, names) for one in template.forced}
-    chosen = dict(_given(template.bindings, args, uploads))
-    graph = _written(template.graph, {**chosen, **drawn, **forced})
+    forced = {one.target: _fill_names(one, names) for one in template.forced}
+    chosen = dict(_caller_values(template.bindings, args, uploads))
+    graph = _write_inputs(template.graph, {**chosen, **drawn, **forced})
     return BoundGraph(
         graph,
         digest(graph),
@@ -87,7 +87,7 @@ def bound(
     )
 
 
-def _given(
+def _caller_values(
     bindings: tuple[Binding, ...], args: JsonObject, uploads: Mapping[str, str]
 ) -> Iterator[tuple[NodeInput, Literal]]:
     """Yield the caller's values; an argument that is absent or null keeps the graph's value."""
@@ -125,7 +125,7 @@ def _literal(source: str, value: JsonValue) -> Literal:
     raise refuse(ErrorKind.INVALID_INPUT, f"{source} must be text, a number or a boolean.")
 
 
-def _filled(forced: Forced, names: Mapping[str, str]) -> Literal:
+def _fill_names(forced: Forced, names: Mapping[str, str]) -> Literal:
     return (
         _PLACEHOLDER.sub(lambda found: _name(names[found[1]]), forced.value)
         if isinstance(forced.value, str)
@@ -139,7 +139,7 @@ def _name(name: str) -> str:
     return name
 
 
-def _written(graph: JsonObject, values: Mapping[NodeInput, Literal]) -> JsonObject:
+def _write_inputs(graph: JsonObject, values: Mapping[NodeInput, Literal]) -> JsonObject:
     """Return the graph with these inputs; it shares the unchanged nodes."""
     made: dict[str, Any] = dict(graph)
     changed: dict[str, dict[str, JsonValue]] = {}

@@ -52,7 +52,7 @@ def check_binding(binding: Binding, arguments: Arguments) -> None:
     declared = arguments.at(binding.source)
     if declared is None:
         raise InvalidTarget(f"input_schema declares no argument {binding.source}: add it there, or correct `from`")
-    name, schema = binding.pointer.rpartition("/")[2], arguments.resolved(declared)
+    name, schema = binding.pointer.rpartition("/")[2], arguments.follow_reference(declared)
     if name == PREFIX_INPUT:
         raise InvalidTarget(
             f"{binding.pointer} names files, which a caller may not choose: set it under `forced` instead"

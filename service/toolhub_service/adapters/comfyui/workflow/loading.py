@@ -34,7 +34,7 @@ def load_template(path: Path) -> Template:
         raise TemplateInvalid(
             f"it is a graph, and the sidecar beside it is meant: `toolhub workflows init {path.name}` writes one"
         )
-    return _built(path, words)
+    return _build_template(path, words)
 
 
 def load_templates(places: Sequence[str]) -> tuple[list[Template], list[str]]:
@@ -87,7 +87,7 @@ def _of_folder(path: Path) -> Template | None:
     is_sidecar = is_yaml(path) or (
         isinstance(words, Mapping) and not is_api_format(words) and not words.keys().isdisjoint({"tool", "workflow"})
     )
-    return _built(path, words) if is_sidecar else None
+    return _build_template(path, words) if is_sidecar else None
 
 
 def _sidecar_data(path: Path) -> JsonValue:
@@ -95,7 +95,7 @@ def _sidecar_data(path: Path) -> JsonValue:
     return read_value(path, max_bytes=GRAPH_MAX_BYTES, max_depth=MAX_SCHEMA_DEPTH)
 
 
-def _built(path: Path, words: JsonValue) -> Template:
+def _build_template(path: Path, words: JsonValue) -> Template:
     sidecar = read_sidecar(words)
     assert isinstance(words, Mapping)  # otherwise it would have been refused
     file = path.parent / Path(sidecar.workflow.file).expanduser()

@@ -78,7 +78,7 @@ def read_input_spec(described: JsonValue) -> InputSpec | None:
 def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
     """Return the same as `mismatch` for one value. Text that reads like a number counts as one, as on the server."""
     if terms.choices is not None:
-        return "" if value in terms.choices else f"the server has no {value!r}: {_listed(terms.choices)}"
+        return "" if value in terms.choices else f"the server has no {value!r}: {_list_choices(terms.choices)}"
     if terms.is_number and isinstance(value, int | float) and not isinstance(value, bool):
         return _out_of_bounds(value, value, terms)
     return ""
@@ -87,7 +87,7 @@ def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
 def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int = 0) -> str:
     """Return why the node would refuse a value that the schema allows, and what to write; empty when it would refuse
     none."""
-    schema = arguments.resolved(schema)
+    schema = arguments.follow_reference(schema)
     if depth < _DEPTH_MAX:
         for word in ("anyOf", "oneOf"):
             branches = schema.get(word)
@@ -98,7 +98,7 @@ def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: 
     if isinstance(values, list | tuple):
         return next(filter(None, (_value_mismatch(value, terms) for value in values)), "")
     if terms.choices is not None:
-        return f"the node takes only some values: list them with `enum`: {_listed(terms.choices)}"
+        return f"the node takes only some values: list them with `enum`: {_list_choices(terms.choices)}"
     return _type_mismatch(schema, arguments, terms)
 
 
@@ -128,9 +128,11 @@ def _type_mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec) -
 
 def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputSpec) -> str:
     if terms.minimum is not None and (lowest is None or lowest < terms.minimum):
-        return f"the node takes {_shown(terms.minimum)} and more: say `minimum: {_shown(terms.minimum)}`"
+        least = _number_text(terms.minimum)
+        return f"the node takes {least} and more: say `minimum: {least}`"
     if terms.maximum is not None and (highest is None or highest > terms.maximum):
-        return f"the node takes at most {_shown(terms.maximum)}: say `maximum: {_shown(terms.maximum)}` or less"
+        most = _number_text(terms.maximum)
+        return f"the node takes at most {most}: say `maximum: {most}` or less"
     return ""
 
 
@@ -146,11 +148,11 @@ def _number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _shown(number: float) -> str:
+def _number_text(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
-def _listed(choices: Sequence[JsonValue]) -> str:
+def _list_choices(choices: Sequence[JsonValue]) -> str:
     shown = ", ".join(str(choice)[:64] for choice in choices[:_SHOWN_MAX])
     more = len(choices) - _SHOWN_MAX
     return f"it has {shown}{f' and {more} more' if more > 0 else ''}" if choices else "it has none"

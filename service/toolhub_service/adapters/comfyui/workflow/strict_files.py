@@ -86,12 +86,12 @@ class _Strict(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
         if isinstance(event, yaml.events.AliasEvent):
-            raise _refused("aliases are not supported: write the value out", event)
+            raise _yaml_error("aliases are not supported: write the value out", event)
         if getattr(event, "tag", None) is not None:
-            raise _refused("tags are not supported: write the plain value", event)
+            raise _yaml_error("tags are not supported: write the plain value", event)
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode) and node.tag in (_INTEGER, _FLOAT) and len(node.value) > _NUMBER_MAX_CHARS:
-            raise _refused("a number is too long", event)
+            raise _yaml_error("a number is too long", event)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -105,5 +105,5 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _refused(why: str, event: Any) -> yaml.MarkedYAMLError:
+def _yaml_error(why: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, why, event.start_mark)

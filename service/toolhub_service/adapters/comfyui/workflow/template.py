@@ -1,7 +1,8 @@
 """A template: a graph as ComfyUI exports it (API format) and a sidecar that declares what callers may choose.
 
-`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `bind_arguments.bound`
-makes the graph to send from a template and a call's arguments. This module holds values only and reads no file.
+`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server,
+`bind_arguments.bind_graph` makes the graph to send from a template and a call's arguments. This module
+holds values only and reads no file.
 
 A sidecar:
 
@@ -269,7 +270,7 @@ def read_sidecar(data: object) -> Sidecar:
     try:
         return msgspec.convert(data, Sidecar)
     except msgspec.ValidationError as broken:
-        raise TemplateInvalid(_explained(broken)) from None
+        raise TemplateInvalid(_explain_violation(broken)) from None
 
 
 def _unknown_keys(data: dict[str, Any]) -> Iterator[str]:
@@ -281,7 +282,7 @@ def _unknown_keys(data: dict[str, Any]) -> Iterator[str]:
             yield _unknown(key, names)
 
 
-def _explained(broken: msgspec.ValidationError) -> str:
+def _explain_violation(broken: msgspec.ValidationError) -> str:
     text, _, place = str(broken).partition(" - at `$")
     path = place.rstrip("`").lstrip(".").replace("[...]", "[…]")
     unknown = _UNKNOWN.search(text)

@@ -112,22 +112,22 @@ def _template_tool(
     template: Template, name: str, capabilities: tuple[str, ...], object_info: JsonObject | None
 ) -> WorkflowTool:
     return WorkflowTool(
-        name,
-        "comfyui",
-        template.path,
-        template.version,
-        template.description,
-        "job",
-        capabilities,
-        summary_of(template.input_schema),
-        {output.name: _output(output) for output in template.outputs},
-        {
+        name=name,
+        kind="comfyui",
+        place=template.path,
+        version=template.version,
+        description=template.description,
+        mode="job",
+        capabilities=capabilities,
+        arguments=summary_of(template.input_schema),
+        results={output.name: _output(output) for output in template.outputs},
+        facts={
             "template": template.sha256,
             "graph": template.workflow_sha256,
             "nodes": ", ".join(sorted(template.node_classes)),
         },
-        problems_with(template, object_info) if object_info is not None else (),
-        template.warnings,
+        problems=problems_with(template, object_info) if object_info is not None else (),
+        warnings=template.warnings,
     )
 
 

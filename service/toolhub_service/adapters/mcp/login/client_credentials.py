@@ -77,7 +77,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         response = await send(_bearing(request, used))
         if not _wants_another_token(response):
             return response
-        token = await self._tokens.renewed(used, response, send)
+        token = await self._tokens.renew(used, response, send)
         if not token or token == used:
             return response
         await response.aclose()
@@ -112,9 +112,9 @@ class Tokens:
         """Return a valid token; empty when none can be obtained, or when its endpoint is not known yet."""
         if self._endpoint is None or (self._token and _now_s() < self._good_until_s):
             return self._token
-        return await self.renewed(self._token, None, send)
+        return await self.renew(self._token, None, send)
 
-    async def renewed(self, used: str, challenge: httpx2.Response | None, send: Send) -> str:
+    async def renew(self, used: str, challenge: httpx2.Response | None, send: Send) -> str:
         """Return another token than `used`: a new one, unless another request got one meanwhile or failed a
         moment ago."""
         async with self._lock:
@@ -123,9 +123,9 @@ class Tokens:
             # Set before the request, so that tasks waiting for the lock do not ask a server that has just failed.
             self._again_at_s = _now_s() + _AGAIN_AFTER_S
             if challenge is not None and not self._terms.token_url:
-                self._endpoint = await self._discovered(challenge, send)
+                self._endpoint = await self._discover_endpoint(challenge, send)
             if self._endpoint is not None:
-                self._take(await _asked(self._token_request(self._endpoint), send), self._endpoint.issuer)
+                self._take(await _fetch_document(self._token_request(self._endpoint), send), self._endpoint.issuer)
             return self._token
 
     def _token_request(self, endpoint: _Endpoint) -> httpx2.Request:
@@ -161,7 +161,7 @@ class Tokens:
         self._good_until_s = _now_s() + life_s - min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
         self._again_at_s = 0.0
 
-    async def _discovered(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
+    async def _discover_endpoint(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
         """Return the token endpoint; None when the metadata is missing, does not match the server, or is of another
         issuer."""
         advertised = extract_field_from_www_auth(challenge, "resource_metadata")
@@ -208,12 +208,12 @@ async def _first(urls: list[str], send: Send) -> dict[str, Any]:
             request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
         except httpx2.InvalidURL:
             continue  # the next one may work; the caller reports when none did
-        if document := await _asked(request, send):
+        if document := await _fetch_document(request, send):
             return document
     return {}
 
 
-async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
+async def _fetch_document(request: httpx2.Request, send: Send) -> dict[str, Any]:
     """Return the JSON object of a 200 response; empty otherwise."""
     response = await send(request)
     try:

@@ -37,7 +37,7 @@ class ClientKey:
         Raises ValueError, which says why the key cannot be used but quotes nothing of it.
         """
         self._client_id = client_id
-        self._key = _loaded(pem)
+        self._key = _load_key(pem)
         fitting = _fitting(self._key)
         if algorithm not in (AUTO, *fitting):
             raise ValueError(f"the key of `oauth` cannot sign with {algorithm}: it is one for {' or '.join(fitting)}")
@@ -52,7 +52,7 @@ class ClientKey:
         )
 
 
-def _loaded(pem: str) -> _Key:
+def _load_key(pem: str) -> _Key:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -79,7 +79,7 @@ class ListLogin(Generic[Link]):
         self._users = users
         self._secrets = tuple(secrets)
         self._connect = connect
-        self.holder = Holder(None, self._renewed)
+        self.holder = Holder(None, self._renew)
         self.link = connect(self.holder)
         """The source's own connection."""
         self._has_issuer = False
@@ -124,9 +124,9 @@ class ListLogin(Generic[Link]):
                 ended = "It refuses the token of its login."
             reader, read_by_caller = await self._read_as_caller(read)
             if read_by_caller is None:
-                raise await self._needed(refused, ended) from refused
+                raise await self._login_failure(refused, ended) from refused
             found = read_by_caller
-        found = self._settled(reader, found)
+        found = self._keep_first_definitions(reader, found)
         self._compare_soon(names)
         return found
 
@@ -134,7 +134,7 @@ class ListLogin(Generic[Link]):
         """Return whether the list is read with the credential of this caller."""
         return self._reader is not None and self._reader.key == key_for(principal, self._terms.source)
 
-    async def refused(self, call: GrantedCall, failure: ToolFailure) -> ToolFailure:
+    async def explain_refusal(self, call: GrantedCall, failure: ToolFailure) -> ToolFailure:
         """Return what to tell of a call that the server has refused for want of a login, or with the present one; that
         failure itself where nobody can log in."""
         if self.holder.credential is None and not await self._can_log_in():
@@ -162,7 +162,7 @@ class ListLogin(Generic[Link]):
             self._comparing.cancel()
             await asyncio.wait({self._comparing})
 
-    async def _renewed(self, used: CallerCredential) -> CallerCredential | None:
+    async def _renew(self, used: CallerCredential) -> CallerCredential | None:
         return await self._vault.renewed_of_source(self._terms.source, used.secret)
 
     async def _read_as_caller(self, read: Read[Link]) -> tuple[StoredCredential | None, Discovery | None]:
@@ -216,7 +216,7 @@ class ListLogin(Generic[Link]):
         carried = (credential.secret, credential.value) if credential is not None else ()
         return Mask((*self._secrets, *carried))
 
-    async def _needed(self, refused: CredentialsRefused, ended: str) -> ToolFailure:
+    async def _login_failure(self, refused: CredentialsRefused, ended: str) -> ToolFailure:
         users, commands = self._users, []
         if await self._can_log_in():
             commands.append(self._terms.command)
@@ -234,7 +234,7 @@ class ListLogin(Generic[Link]):
             self._ask_again_s = now_s + _ASK_AGAIN_S
         return self._has_issuer
 
-    def _settled(self, reader: StoredCredential | None, found: Discovery) -> Discovery:
+    def _keep_first_definitions(self, reader: StoredCredential | None, found: Discovery) -> Discovery:
         """Return the reading with the definitions that stay although another caller is shown others."""
         before, self._reader = self._reader, reader
         if reader is None or before is None:
@@ -248,11 +248,11 @@ class ListLogin(Generic[Link]):
                 for name in offered.keys() & known.keys()
                 if offered[name] != known[name]
             }
-        definitions = tuple(self._kept(definition) for definition in found.definitions)
+        definitions = tuple(self._first_definition(definition) for definition in found.definitions)
         self._known = {definition.spec.name: definition for definition in definitions}
         return replace(found, definitions=definitions)
 
-    def _kept(self, definition: Definition) -> Definition:
+    def _first_definition(self, definition: Definition) -> Definition:
         seen, kept = self._first_seen.get(definition.spec.name, (None, definition))
         if seen == definition.remote:
             return kept
@@ -301,10 +301,10 @@ def _difference(who: str, shown: Mapping[str, JsonObject], counting: Mapping[str
         "shown besides": shown.keys() - counting.keys(),
         "defined otherwise": {name for name in counting.keys() & shown.keys() if counting[name] != shown[name]},
     }
-    parts = [f"{what}: {_named(names)}" for what, names in kinds.items() if names]
+    parts = [f"{what}: {_join_names(names)}" for what, names in kinds.items() if names]
     return f"the list of {who} differs; {'; '.join(parts)}" if parts else ""
 
 
-def _named(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
     return ", ".join(sorted(names)[:_NAMES_MAX]) + more

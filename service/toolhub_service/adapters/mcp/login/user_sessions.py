@@ -47,7 +47,7 @@ class Holder:
         self.credential = credential
         self._renew = renew
 
-    async def renewed(self, used: CallerCredential) -> CallerCredential | None:
+    async def renew(self, used: CallerCredential) -> CallerCredential | None:
         # Another request has renewed it meanwhile.
         if self.credential is None or self.credential.secret != used.secret:
             return self.credential
@@ -80,7 +80,7 @@ class CallerTransport(httpx2.AsyncBaseTransport):
         request.headers[used.header] = used.value
         response = await self._inner.handle_async_request(request)
         # A server answers 401 before it processes the request, so nothing runs twice.
-        if response.status_code != 401 or (other := await self._holder.renewed(used)) is None:
+        if response.status_code != 401 or (other := await self._holder.renew(used)) is None:
             return response
         await response.aclose()
         request.headers[other.header] = other.value
@@ -117,7 +117,7 @@ class UserSessions(Generic[Opened]):
         return len(self._sessions)
 
     @asynccontextmanager
-    async def used(self, call: GrantedCall) -> AsyncIterator[tuple[Opened, Holder] | None]:
+    async def use_session(self, call: GrantedCall) -> AsyncIterator[tuple[Opened, Holder] | None]:
         """Yield the caller's own connection and its credential; None where a caller without a credential is served as
         well.
 
@@ -149,7 +149,7 @@ class UserSessions(Generic[Opened]):
             if credential.kind is not CredentialKind.EXCHANGED:  # the user has given another one
                 for former in [each for each in self._sessions if each[:2] == key[:2]]:
                     self._leave(former)
-            session = self._opened(call, credential)
+            session = self._open_session(call, credential)
             self._sessions[key] = session
         self._sessions.move_to_end(key)
         # The vault may have renewed it since the session was opened.
@@ -159,7 +159,7 @@ class UserSessions(Generic[Opened]):
             session.timer = None
         return session
 
-    def _opened(self, call: GrantedCall, credential: CallerCredential) -> _Session[Opened]:
+    def _open_session(self, call: GrantedCall, credential: CallerCredential) -> _Session[Opened]:
         source = self.callers.terms.source
         if self._is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", retryable=False)

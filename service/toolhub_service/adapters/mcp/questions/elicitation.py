@@ -25,7 +25,7 @@ from mcp_types import INVALID_PARAMS
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.adapters.mcp.questions.session_callback import defaults_of
-from toolhub_service.adapters.upstream import as_object, as_string, quoted, written
+from toolhub_service.adapters.upstream import as_object, as_string, quote_foreign, write_json
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -78,7 +78,7 @@ class Questions:
         asked = self._pending.pop(key)
         answer = call.reply.answer
         self.answers[key] = self.given_answers[_digest(key, asked)] = (
-            _DECLINE if answer is None else _accepted(answer, asked)
+            _DECLINE if answer is None else _accept_answer(answer, asked)
         )
         # One question at a time: an approval has one form.
         self._ask_next()
@@ -104,13 +104,13 @@ class Questions:
         return True
 
     def take_relayed(self, result: JsonObject) -> JsonObject:
-        """Return the server's requests, to be answered by the client that makes the call (`relayed`). Raises
+        """Return the server's requests, to be answered by the client that makes the call (`set_answers`). Raises
         ToolFailure."""
         requests = self._requests_in(result)
         self._pending = {}
         return requests
 
-    def relayed(self, answers: JsonObject) -> None:
+    def set_answers(self, answers: JsonObject) -> None:
         self.answers = dict(answers)
 
     def take(self, result: JsonObject) -> None:
@@ -157,7 +157,7 @@ class Questions:
             given = defaults_of(form)
             self.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
         else:
-            shown = quoted(as_string(params.get("message")), self._redact)
+            shown = quote_foreign(as_string(params.get("message")), self._redact)
             asked: JsonObject = {
                 "message": shown or f"{self._call.spec.name} asks whether to continue.",
                 "schema": form,
@@ -186,7 +186,7 @@ def form_of(params: JsonObject) -> dict[str, Any] | None:
     if params.get("mode", "form") != "form":
         return None
     schema = as_object(params.get("requestedSchema")) or {}
-    text = written(schema)
+    text = write_json(schema)
     if text is None or len(text) > SCHEMA_MAX_BYTES:
         return None
     properties = as_object(schema.get("properties")) or {}
@@ -219,7 +219,7 @@ def _digest(key: str, asked: JsonObject) -> str:
     return sha256(json.dumps([key, asked["message"], asked["schema"]], sort_keys=True).encode()).hexdigest()
 
 
-def _accepted(answer: JsonObject, asked: JsonObject) -> JsonValue:
+def _accept_answer(answer: JsonObject, asked: JsonObject) -> JsonValue:
     # Only the fields of the form leave the hub.
     known = as_object((as_object(asked["schema"]) or {}).get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ValidationError
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.kind import Relay
-from toolhub_service.adapters.upstream import as_object, as_string, quoted
+from toolhub_service.adapters.upstream import as_object, as_string, quote_foreign
 from toolhub_service.domain.call import CallingClient, GrantedCall
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -92,11 +92,11 @@ class Relayed:
         """Return the client's answers, by key. Raises ToolFailure, also for a form that no person can be shown."""
         asked: dict[str, JsonObject] = {}
         for key, request in requests.items():
-            shown = self._shown(as_object(request) or {}, form_of)
+            shown = self._prepare_request(as_object(request) or {}, form_of)
             if shown is None:
                 raise failures.cannot_be_asked(self._call, "it asks its user by a page or a form of nested values")
             asked[key] = shown
-        with self.idle.suspended():
+        with self.idle.suspend():
             return await self._client.ask(asked)
 
     def missing(self, data: object) -> None:
@@ -116,7 +116,9 @@ class Relayed:
     def _log(self, level: str, logger: str, data: JsonValue) -> None:
         self._client.log(level, f"{self._call.spec.source}/{logger}" if logger else self._call.spec.source, data)
 
-    def _shown(self, request: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject | None:
+    def _prepare_request(
+        self, request: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]
+    ) -> JsonObject | None:
         """Return the request as the client gets it; None: it cannot be shown."""
         params = dict(as_object(request.get("params")) or {})
         params["_meta"] = {SOURCE_META: self._call.spec.source}
@@ -125,7 +127,7 @@ class Relayed:
             # A form that the hub cannot check is not shown to a person.
             if form is None:
                 return None
-            words = quoted(as_string(params.get("message")), self._redact)
+            words = quote_foreign(as_string(params.get("message")), self._redact)
             message = f"{self._call.spec.name} asks: {words}"
             schema = {"type": "object", "properties": form.get("properties", {}), "required": form.get("required", [])}
             params = {"mode": "form", "message": message, "requestedSchema": schema, "_meta": params["_meta"]}
@@ -141,7 +143,7 @@ class Running:
         """By principal whose call was given up unanswered: until when (loop clock) its server may still ask for it."""
 
     @contextmanager
-    def entered(self, relayed: Relayed | None, principal_id: str) -> Iterator[None]:
+    def enter(self, relayed: Relayed | None, principal_id: str) -> Iterator[None]:
         self._calls.append(relayed)
         is_answered = False
         try:
@@ -185,7 +187,7 @@ class Callbacks:
 
         async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
             if isinstance(params, ElicitRequestFormParams):
-                reply = await self._asked("elicitation/create", params)
+                reply = await self._ask_client("elicitation/create", params)
                 if reply is not None:
                     return _read(ElicitResult, reply)
             # Never "decline": the server would take it for the user's own answer.
@@ -198,13 +200,13 @@ class Callbacks:
             context: Any,  # noqa: ARG001
             params: CreateMessageRequestParams,
         ) -> CreateMessageResult | ErrorData:
-            return _read(CreateMessageResult, await self._asked("sampling/createMessage", params))
+            return _read(CreateMessageResult, await self._ask_client("sampling/createMessage", params))
 
         return answer if "sampling" in self._relay else None
 
     def roots(self) -> ListRootsFnT | None:
         async def answer(context: Any) -> ListRootsResult | ErrorData:  # noqa: ARG001
-            return _read(ListRootsResult, await self._asked("roots/list", None))
+            return _read(ListRootsResult, await self._ask_client("roots/list", None))
 
         return answer if "roots" in self._relay else None
 
@@ -216,7 +218,7 @@ class Callbacks:
 
         return show if "logging" in self._relay else None
 
-    async def _asked(self, method: str, params: Any) -> JsonValue:
+    async def _ask_client(self, method: str, params: Any) -> JsonValue:
         """Return the answer of the only call's client; None: nobody can be asked."""
         relayed = self._running.only
         sent = {} if params is None else params.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -19,7 +19,7 @@ import orjson
 from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
 from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
 from toolhub_service.adapters.mcp.wire.repairs import is_strict, repair_bytes
-from toolhub_service.adapters.mcp.wire.value_counter import counted
+from toolhub_service.adapters.mcp.wire.value_counter import count_values
 from toolhub_service.aio.cooperative import pass_turnstile, run_in_slices
 from toolhub_service.egress.framing import Allowance, Pace, framing_allowance
 from toolhub_service.egress.wire import Breakage as WireBreakage
@@ -73,7 +73,7 @@ class BoundedEvents(httpx2.AsyncByteStream):
         try:
             async for events in self._whole_events():
                 # In slices: counting eight megabytes at once would block every other call.
-                if await run_in_slices(counted(events)):
+                if await run_in_slices(count_values(events)):
                     yield _failing_event(Breakage.TOO_MANY)
                     return
                 async for piece in self._pieces(events):
@@ -119,7 +119,7 @@ class BoundedEvents(httpx2.AsyncByteStream):
             end = _end_of_turn(events, at, ends)
             piece = events[at:end] if at or end < len(events) else events
             await self._count(piece)
-            piece = await _repaired(_without_haste(piece), ends)
+            piece = await _repair_events(_without_haste(piece), ends)
             start = 0
             while start < len(piece):  # an event of many lines takes several turns
                 if start:
@@ -189,7 +189,7 @@ def _end_of_events(held: bytearray, start: int) -> int:
     return max(at + length if at >= 0 else 0 for at, length in found)
 
 
-async def _repaired(piece: bytes, ends: Sequence[bytes]) -> bytes:
+async def _repair_events(piece: bytes, ends: Sequence[bytes]) -> bytes:
     """Return the piece with the JSON of each event strict."""
     data = _data_of(piece)
     if not data or (is_strict(data) and data.count(b"\n") < data.count(b'"jsonrpc"')):
@@ -199,12 +199,12 @@ async def _repaired(piece: bytes, ends: Sequence[bytes]) -> bytes:
     while at < len(piece):
         found = [(place, place + len(end)) for end in ends if (place := piece.find(end, at)) >= 0]
         after = min(found)[1] if found else len(piece)
-        events.append(await _repaired_event(piece[at:after]))
+        events.append(await _repair_event(piece[at:after]))
         at = after
     return b"".join(events)
 
 
-async def _repaired_event(event: bytes) -> bytes:
+async def _repair_event(event: bytes) -> bytes:
     data = _data_of(event)
     if data and _is_heartbeat(data):
         return b""

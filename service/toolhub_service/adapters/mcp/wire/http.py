@@ -34,7 +34,7 @@ from toolhub_service.adapters.mcp.wire.connections import PooledTransport
 from toolhub_service.adapters.mcp.wire.events import BoundedEvents, breakage_of_wire, failing_message
 from toolhub_service.adapters.mcp.wire.inbox import BoundedInbox, BoundedOutbox, PeerRequests
 from toolhub_service.adapters.mcp.wire.repairs import repair_bytes
-from toolhub_service.adapters.mcp.wire.value_counter import counted
+from toolhub_service.adapters.mcp.wire.value_counter import count_values
 from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.egress.wire import BoundedBody, Pull, WireError, decoder_of
@@ -86,34 +86,34 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
-            return self._broken(Breakage.REFUSED)
+            return self._breakage_response(Breakage.REFUSED)
         content = await request.aread()
         if request.method == "DELETE" or _NOTIFIES.match(content) or _ANSWERS.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
         exchange = self.exchanges.begin(request)
         try:
-            return await self._answered(request, exchange)
+            return await self._send_exchange(request, exchange)
         except _NOT_SENT as error:
             # A full pool with hanging streams does not recover by itself; a new connection replaces it.
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
-            return self._broken(Breakage.NOT_SENT, last_error=_connect_error_of(error))
+            return self._breakage_response(Breakage.NOT_SENT, last_error=_connect_error_of(error))
         except WireError as error:
-            return self._broken(breakage_of_wire(error))
+            return self._breakage_response(breakage_of_wire(error))
         except (httpx2.TransportError, RequestCancelled):
-            return self._broken(Breakage.LOST)
+            return self._breakage_response(Breakage.LOST)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _answered(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
+    async def _send_exchange(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
         """Raises RequestCancelled, WireError, httpx2.TransportError."""
         response = await exchange.wait(partial(self._inner.handle_async_request, request))
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
             if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                return _rebuilt(response, stream=self._events(request, response, pull, exchange))
+                return _rebuild_response(response, stream=self._events(request, response, pull, exchange))
             return await exchange.wait(partial(self._read, request, response, pull))
         except (WireError, RequestCancelled):
             await response.aclose()
@@ -136,30 +136,32 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         if body.is_cut:
-            return self._broken(Breakage.TOO_LARGE, {"limit_bytes": self._max_message_bytes})
+            return self._breakage_response(Breakage.TOO_LARGE, {"limit_bytes": self._max_message_bytes})
         # In slices: counting eight megabytes at once would block every other call.
-        if await run_in_slices(counted(content)):
-            return self._broken(Breakage.TOO_MANY)
+        if await run_in_slices(count_values(content)):
+            return self._breakage_response(Breakage.TOO_MANY)
         # Checked here, before the SDK follows it with the credentials in its headers.
         if response.has_redirect_location and not self._leads_on(request, response):
-            return self._broken(Breakage.REFUSED)
+            return self._breakage_response(Breakage.REFUSED)
         status, facts = response.status_code, facts_of_answer(response, content)
         if _SESSION in request.headers and _knows_no_session(status, content):
             self._on_lost(Breakage.NO_SESSION.value)
-            return self._broken(Breakage.NO_SESSION, facts)
+            return self._breakage_response(Breakage.NO_SESSION, facts)
         self.was_unauthorized = status == 401
         if _HANDSHAKE.search(request.content[:300]):
             self.refusal = facts if _is_foreign(response, content) else None
         broken = _breakage_of(request, response, content)
         if broken is Breakage.NOT_MCP:
-            return self._broken(broken, facts)  # with another status: only then the SDK takes an error without an id
+            return self._breakage_response(
+                broken, facts
+            )  # with another status: only then the SDK takes an error without an id
         if broken is not None:
             if broken is not Breakage.HTTP_REFUSED:
                 said = one_line(facts["text"], _SAID_MAX_CHARS)
                 self.last_error = f"{broken.value} It answered HTTP {status}{f': {said}' if said else '.'}"
             content = failing_message(broken, facts)
             response.headers["content-type"] = "application/json"
-        return _rebuilt(response, content=await repair_bytes(content) if content else content)
+        return _rebuild_response(response, content=await repair_bytes(content) if content else content)
 
     def _leads_on(self, request: httpx2.Request, response: httpx2.Response) -> bool:
         try:
@@ -167,7 +169,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         except httpx2.InvalidURL:
             return False
 
-    def _broken(self, breakage: Breakage, facts: Facts | None = None, last_error: str = "") -> httpx2.Response:
+    def _breakage_response(
+        self, breakage: Breakage, facts: Facts | None = None, last_error: str = ""
+    ) -> httpx2.Response:
         self.last_error = last_error or breakage.value
         headers = {"content-type": "application/json"}
         content = failing_message(breakage, facts)
@@ -184,7 +188,7 @@ def _pieces_of(response: httpx2.Response) -> Pull:
     return pull
 
 
-def _rebuilt(
+def _rebuild_response(
     response: httpx2.Response, *, content: bytes | None = None, stream: httpx2.AsyncByteStream | None = None
 ) -> httpx2.Response:
     # These headers describe the original body; the rebuilt one is decoded and has another length.
@@ -278,7 +282,7 @@ class HttpTransport:
         """`holder`: of a caller's credential or of the source's login, used instead of the configured credentials."""
         self._holder = holder
         self._terms = terms
-        self.url, self._credentials = parted(terms.url)
+        self.url, self._credentials = split_credentials(terms.url)
         """Without credentials."""
         self._max_message_bytes = max_message_bytes
         self._tls: ssl.SSLContext | None = None
@@ -287,7 +291,7 @@ class HttpTransport:
         self._origins = frozenset(origin_of(httpx2.URL(url)) for url in named)
 
     @asynccontextmanager
-    async def connected(
+    async def connect(
         self, on_lost: Callable[[str], None]
     ) -> AsyncIterator[tuple[JSONRPCDispatcher[Any], BoundedTransport, FastClient]]:
         """Yield the SDK's dispatcher, the transport, and the fast client over the same transport. `on_lost` is called
@@ -348,7 +352,7 @@ def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> PooledT
     )
 
 
-def parted(url: str) -> tuple[str, dict[str, str]]:
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return the URL without user name and password, and these as a header, so that the URL that is resolved, logged,
     or sent to an authorization server as the resource holds no credentials."""
     parts = urlsplit(url)

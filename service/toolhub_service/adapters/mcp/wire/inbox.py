@@ -32,7 +32,7 @@ class PeerRequests:
         self._spare_answers = SPARE_ANSWERS_MAX
         """Answers that may still come without a question."""
 
-    def received(self, message: JSONRPCMessage) -> None:
+    def note_incoming(self, message: JSONRPCMessage) -> None:
         match message:
             case JSONRPCRequest():
                 self._open[message.id] += 1
@@ -47,7 +47,7 @@ class PeerRequests:
             case _:
                 pass
 
-    def sent(self, message: JSONRPCMessage) -> None:
+    def note_outgoing(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._settle(message.id)
         elif isinstance(message, JSONRPCRequest):
@@ -87,7 +87,7 @@ class BoundedInbox(ObjectReceiveStream[SessionMessage | Exception]):
         while True:
             item: SessionMessage | Exception = await self._inner.receive()
             if isinstance(item, SessionMessage):
-                self._requests.received(item.message)
+                self._requests.note_incoming(item.message)
                 # Given up: what it still asks is dropped until the connection is closed.
                 if self._requests.is_flooded and isinstance(item.message, JSONRPCRequest):
                     continue
@@ -106,7 +106,7 @@ class BoundedOutbox(ObjectSendStream[SessionMessage]):
 
     async def send(self, item: SessionMessage) -> None:
         await self._inner.send(item)
-        self._requests.sent(item.message)
+        self._requests.note_outgoing(item.message)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -126,7 +126,7 @@ class Lines:
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._take(data[start:end])
-            yield self._finished()
+            yield self._take_line()
             start = end + 1
         self._take(data[start:])
 
@@ -150,7 +150,7 @@ class Lines:
             return any(map(self._counter.take, self._pieces))
         return self._counter.take(self._pieces[-1])
 
-    def _finished(self) -> bytes | TooLong:
+    def _take_line(self) -> bytes | TooLong:
         line: bytes | TooLong
         if self._too_long is not None:
             line = TooLong(self._too_long, self._tail, self._has_many_values)

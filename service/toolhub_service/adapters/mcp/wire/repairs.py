@@ -38,24 +38,24 @@ def is_strict(data: bytes) -> bool:
 def repair_message(data: bytes) -> dict[str, Any] | None:
     """Return a message that a parser has refused; None when it is not JSON, or no JSON object."""
     repaired = repair(data, max_depth=_LEVELS_MAX)
-    return None if repaired is None else _marked(repaired)
+    return None if repaired is None else _add_remarks(repaired)
 
 
 async def repair_bytes(data: bytes) -> bytes:
     """Return the text of a message as strict ASCII JSON; the text itself when nothing is to repair, or can be."""
     if is_strict(data):
         return data
-    mend = _repaired_text
+    mend = _repair_text
     text = mend(data) if len(data) <= _LARGE_BYTES else await in_thread(mend, data)
     return text or data
 
 
-def _repaired_text(data: bytes) -> bytes:
+def _repair_text(data: bytes) -> bytes:
     message = repair_message(data)
     return b"" if message is None else json.dumps(message, separators=(",", ":")).encode()
 
 
-def _marked(repaired: Repaired) -> dict[str, Any] | None:
+def _add_remarks(repaired: Repaired) -> dict[str, Any] | None:
     message = repaired.value
     if not isinstance(message, dict):
         return None

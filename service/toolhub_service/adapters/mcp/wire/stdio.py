@@ -204,12 +204,12 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         """Start the program once, and leave nothing of it running. Raises NotConnected when it cannot be started."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         run = REAPER.next_run()
-        environment = {**inherited, **terms.passed, **terms.env, RUN_VARIABLE: run}
+        environment = {**inherited, **terms.variables_from_hub, **terms.env, RUN_VARIABLE: run}
         program = Program((terms.command, *terms.args), environment, terms.cwd or None, has_input=True)
         try:
             child = await spawn(program, self)
         except (OSError, ValueError) as error:
-            raise NotConnected(_why_not_started(error, terms)) from None
+            raise NotConnected(_start_problem(error, terms)) from None
         # Only a connection that ended properly gets time; a failed start does not.
         grace_s = _LAST_WORDS_S
         try:
@@ -307,17 +307,17 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             return
         if not self._lines.take(1, len(line)):
             self.end(Breakage.FLOODED.value)
-        elif line.strip() and not self._taken(line):
+        elif line.strip() and not self._accept_line(line):
             self._on_invalid_line(line)
 
-    def _taken(self, line: bytes) -> bool:
+    def _accept_line(self, line: bytes) -> bool:
         """Return whether the line is a message. Parsed strictly: the SDK's own way accepts NaN and takes five times as
         long."""
         try:
             # Parsed by msgspec, as with HTTP, so that both transports accept the same JSON.
             message = _read(line)
         except (ValueError, RecursionError):
-            return self._repaired(line)
+            return self._repair_line(line)
         return self._put(message, len(line))
 
     def _put(self, parsed: Any, size_bytes: int) -> bool:
@@ -325,7 +325,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             message = jsonrpc_message_adapter.validate_python(parsed, by_name=False)
         except (ValueError, RecursionError):
             return False
-        self._requests.received(message)
+        self._requests.note_incoming(message)
         if self._requests.are_answers_made_up:
             self.end(Breakage.FLOODED.value)
             return True
@@ -335,7 +335,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             asyncio.get_running_loop().call_later(pause_s, self._pump.release, _PACE)
         return True
 
-    def _repaired(self, line: bytes) -> bool:
+    def _repair_line(self, line: bytes) -> bool:
         """Return whether the line is a message with JSON that can be repaired."""
         if not line.lstrip().startswith(b"{"):
             return False
@@ -355,7 +355,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             self._on_invalid_line(line)
 
     def _on_sent(self, message: JSONRPCMessage) -> None:
-        self._requests.sent(message)
+        self._requests.note_outgoing(message)
         self._pace.earn(_EARNED)
 
     def _on_invalid_line(self, line: bytes) -> None:
@@ -368,7 +368,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         if b'"jsonrpc"' in edges.head or b'"jsonrpc"' in edges.tail:
             self._fail(edges, Breakage.UNDECODABLE, {})
         # A program that printed without a line break wrote its message behind the text.
-        any(map(self._taken, later_messages(line)))
+        any(map(self._accept_line, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
             self.end("Its program writes text that is not JSON-RPC to its standard output.")
 
@@ -410,17 +410,17 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             pipe.resume_reading()
 
 
-def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
+def _start_problem(error: OSError | ValueError, terms: StdioTerms) -> str:
     if isinstance(error, FileNotFoundError):
         named = os.fsdecode(error.filename) if error.filename is not None else ""
         missing_folder = bool(terms.cwd) and named == terms.cwd
-        return "Its working directory does not exist." if missing_folder else _not_found(terms.command)
+        return "Its working directory does not exist." if missing_folder else _missing_program(terms.command)
     if isinstance(error, PermissionError):
         return "Its program is not executable."
     return "Its program could not be started."
 
 
-def _not_found(command: str) -> str:
+def _missing_program(command: str) -> str:
     """Return a reason with the program's name but not its folder, because agents read why a source is down."""
     if advice := command_advice(command):
         return f"Its program was not found. {advice}"

@@ -36,14 +36,14 @@ class ValueCounter:
 
     def _step(self, piece: bytes) -> bool:
         # Split at quotes, every other part is outside strings: C code reads the bytes, and Python only the parts.
-        parts = self._unescaped(piece).split(b'"')
+        parts = self._drop_escapes(piece).split(b'"')
         outside = b"".join(parts[self._quotes % 2 :: 2])
         # Quotes are limited too: short strings cost Python as much as values do.
         self._quotes += len(parts) - 1
         self._marks += sum(map(outside.count, _BEFORE_VALUES))
         return self.is_over_limit
 
-    def _unescaped(self, piece: bytes) -> bytes:
+    def _drop_escapes(self, piece: bytes) -> bytes:
         """Return the piece without escaped characters, as far as they matter for quotes."""
         if self._is_escaped:
             piece = piece[1:]
@@ -51,7 +51,7 @@ class ValueCounter:
         return piece.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in piece else piece
 
 
-def counted(message: bytes) -> Generator[None, None, bool]:
+def count_values(message: bytes) -> Generator[None, None, bool]:
     """Return whether the message holds too many values; yields where the count can be interrupted."""
     counter = ValueCounter()
     if len(message) > VALUES_MAX:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, filled, look_up
+from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, fill_references, look_up
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
@@ -111,12 +111,12 @@ class PlanEngine:
             self._begin()
             stops = [failed for failed in self._failed if failed.planned.on_failure != "continue"]
             if stops:
-                raise await self._ended(stops)
+                raise await self._stop_run(stops)
             wave = [*self._next()]
             if not wave:
                 break
             self._report_progress(wave)
-            for item, result in zip(wave, await self._made(wave), strict=True):
+            for item, result in zip(wave, await self._run_wave(wave), strict=True):
                 self._take(item, result)
             self._settle()
         self.run.value = self._output()
@@ -165,7 +165,7 @@ class PlanEngine:
                     scope |= {"item": begun.items[index], "index": index}
                 yield _Item(begun, index, scope)
 
-    async def _made(self, wave: Sequence[_Item]) -> list[ToolResult | ToolError]:
+    async def _run_wave(self, wave: Sequence[_Item]) -> list[ToolResult | ToolError]:
         """Return their answers. When one is suspended or cancelled, the others end first."""
         made = await asyncio.gather(*map(self._answer, wave), return_exceptions=True)
         answers: list[ToolResult | ToolError] = []
@@ -178,7 +178,7 @@ class PlanEngine:
     async def _answer(self, item: _Item) -> ToolResult | ToolError:
         step = item.step.planned.step
         try:
-            args = filled(step.args, item.scope)
+            args = fill_references(step.args, item.scope)
         except Absent as absent:
             return _unready(absent)
         assert isinstance(args, dict)
@@ -220,13 +220,13 @@ class PlanEngine:
         partial: JsonObject = {} if begun.items is None else {"result": begun.results}
         self._over[begun.planned.step.id] = {"ok": False, "skipped": False, "error": failure, **partial}
 
-    async def _ended(self, stops: Sequence[_Begun]) -> ToolFailure:
+    async def _stop_run(self, stops: Sequence[_Begun]) -> ToolFailure:
         """Undo what is declared, and return the failure of the run."""
         step, error = stops[0].planned.step, stops[0].error
         assert error is not None
         message = f"The step `{step.id}` ({step.tool}) failed: {excerpt(error.message, _SHOWN_CHARS)}"
         if any(stop.planned.on_failure == "compensate" for stop in stops):
-            message = f"{message} {await self._undone()}"
+            message = f"{message} {await self._undo_steps()}"
         elif self._done:
             message = f"{message} What earlier steps did is not undone: {', '.join(self._names_done())}."
         # A repeat of the run would repeat what was done, whether or not the step itself could be retried.
@@ -235,7 +235,7 @@ class PlanEngine:
             structs.replace(error, message=message, retryable=retryable, violations=(), blames_upstream=False)
         )
 
-    async def _undone(self) -> str:
+    async def _undo_steps(self) -> str:
         undone, left = list[str](), list[str]()
         for item in reversed(self._done):
             step = item.step.planned.step
@@ -245,7 +245,7 @@ class PlanEngine:
             result = item.step.results[item.index]
             steps = {**self._over, step.id: {"ok": True, "skipped": False, "result": result}}
             try:
-                args = filled(step.compensate.args, {**item.scope, "steps": steps})
+                args = fill_references(step.compensate.args, {**item.scope, "steps": steps})
                 assert isinstance(args, dict)
             except Absent:
                 left.append(step.id)
@@ -262,7 +262,7 @@ class PlanEngine:
 
     def _output(self) -> JsonValue:
         try:
-            return filled(self._plan.output, self._scope())
+            return fill_references(self._plan.output, self._scope())
         except Absent as absent:
             message = (
                 f"`output` of the plan refers to {absent}, which is not there. A `default` beside it would stand in."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, filled, look_up
+from toolhub_service.adapters.skill.plan.steps import Absent, CheckedPlan, PlanStep, fill_references, look_up
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan
@@ -80,7 +80,7 @@ class PlanForesight:
         """Return whether the call would succeed."""
         step, spec = planned.step, self._specs.get(planned.step.tool)
         try:
-            args = filled(step.args, scope)
+            args = fill_references(step.args, scope)
         except Absent as absent:
             self._add_line(planned, f"would fail: {absent} is not there.")
             return False

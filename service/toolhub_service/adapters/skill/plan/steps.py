@@ -90,13 +90,13 @@ def check_plan(manifest: Manifest) -> tuple[CheckedPlan | None, tuple[str, ...]]
     return (None if problems else CheckedPlan(tuple(steps), plan.output)), tuple(problems)
 
 
-def filled(value: JsonValue, scope: Scope) -> JsonValue:
+def fill_references(value: JsonValue, scope: Scope) -> JsonValue:
     """Return the value with its references replaced by their targets. Raises Absent."""
     if isinstance(value, dict):
         if REFERENCE in value and value.keys() <= _REFERENCE_KEYS:
-            return _referred(value, scope)
-        return {name: filled(member, scope) for name, member in value.items()}
-    return [filled(item, scope) for item in value] if isinstance(value, list) else value
+            return _follow_reference(value, scope)
+        return {name: fill_references(member, scope) for name, member in value.items()}
+    return [fill_references(item, scope) for item in value] if isinstance(value, list) else value
 
 
 def look_up(pointer: str, scope: Scope) -> JsonValue:
@@ -112,12 +112,12 @@ def look_up(pointer: str, scope: Scope) -> JsonValue:
     return found
 
 
-def _referred(value: JsonObject, scope: Scope) -> JsonValue:
+def _follow_reference(value: JsonObject, scope: Scope) -> JsonValue:
     try:
         return look_up(str(value[REFERENCE]), scope)
     except Absent:
         if DEFAULT in value:
-            return filled(value[DEFAULT], scope)
+            return fill_references(value[DEFAULT], scope)
         raise
 
 
@@ -137,7 +137,10 @@ class _Reading:
 
     def step(self, step: Step, on_failure: str) -> PlanStep:
         place = self._place
-        required, awaited = {*self._named(step.needs, f"{place}.needs")}, {*self._named(step.after, f"{place}.after")}
+        required, awaited = (
+            {*self._check_ids(step.needs, f"{place}.needs")},
+            {*self._check_ids(step.after, f"{place}.after")},
+        )
         found = self.references_in(step.args, f"{place}.args")
         if step.for_each is not None:
             found.append(Reference(step.for_each, False, f"{place}.for_each"))
@@ -230,7 +233,7 @@ class _Reading:
         is_known = isinstance(properties, Mapping) and (not rest or rest[0] in properties)
         return "" if is_known else f"input_schema has no property `{''.join(rest[:1])[:64]}`"
 
-    def _named(self, ids: Sequence[str], place: str) -> Iterator[str]:
+    def _check_ids(self, ids: Sequence[str], place: str) -> Iterator[str]:
         for name in ids:
             if wrong := self._problem_of_id(name):
                 self.problems.append(f"{place}: {wrong}")
@@ -244,14 +247,14 @@ class _Reading:
             return None, set()
         if isinstance(condition, PointerTest):
             self._check_pointer(condition.value, f"{place}.value", has_item=False)
-            return _tested(condition), {*_step_of(condition.value)}
+            return _compile_test(condition), {*_step_of(condition.value)}
         try:
             expression = Expression(condition, _VARIABLES)
         except ValueError as error:
             self.problems.append(f"{place}: {error}")
             return None, set()
         members = expression.members.get("steps", ())
-        reads = {*self._before} if members is None else {*self._named(members, place)}
+        reads = {*self._before} if members is None else {*self._check_ids(members, place)}
         return (lambda scope: expression.holds({name: scope[name] for name in expression.names})), reads
 
     def _check_compensation(self, step: Step) -> None:
@@ -265,7 +268,7 @@ class _Reading:
             self.problems.append(f"{place}: `{tool[:80]}` must be the full name of one tool, such as core/fs.readText")
 
 
-def _tested(test: PointerTest) -> Callable[[Scope], bool]:
+def _compile_test(test: PointerTest) -> Callable[[Scope], bool]:
     def holds(scope: Scope) -> bool:
         try:
             found = look_up(test.value, scope)

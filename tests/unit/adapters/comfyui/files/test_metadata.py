@@ -19,7 +19,7 @@ from toolhub_service.adapters.comfyui.files.metadata import (
     PARTS_MAX,
     SIGNATURE,
     DamagedImage,
-    filtered,
+    filter_chunks,
 )
 
 GRAPH = b'prompt: {"1": {"class_type": "Secret"}}'
@@ -33,7 +33,7 @@ async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 async def strip(media_type: str, data: bytes, size: int = 7) -> bytes:
-    return b"".join([piece async for piece in filtered(pieces(data, size), METADATA_FILTERS[media_type]())])
+    return b"".join([piece async for piece in filter_chunks(pieces(data, size), METADATA_FILTERS[media_type]())])
 
 
 def chunk(kind: bytes, data: bytes = b"") -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, made, property_of
-from toolhub_service.adapters.comfyui.workflow.bind_arguments import BoundGraph, Upload, bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import BoundGraph, Upload, bind_graph, required_uploads
 from toolhub_service.adapters.comfyui.workflow.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.workflow.template import Template
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
@@ -34,7 +34,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 
 
 def sent(template: Template, args: dict[str, Any], seed: int = 41, **names: str) -> BoundGraph:
-    return bound(template, args, uploads={"art_1": "toolhub/t1/ab.png"}, seeds=lambda: seed, names={**NAMES, **names})
+    return bind_graph(
+        template, args, uploads={"art_1": "toolhub/t1/ab.png"}, seeds=lambda: seed, names={**NAMES, **names}
+    )
 
 
 def literals(nodes: Any) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def test_seeds_of_one_argument_share_what_is_drawn_and_others_do_not(tmp_path: P
     several = made(tmp_path, graph(n5=noise), seeds=seeds)
     drawn = iter([100, 207])
     args: dict[str, Any] = {"image": "art_1", "width": 3}
-    result = bound(several, args, uploads={"art_1": "x"}, seeds=lambda: next(drawn), names=NAMES)
+    result = bind_graph(several, args, uploads={"art_1": "x"}, seeds=lambda: next(drawn), names=NAMES)
     assert result.seeds == {"/4/inputs/seed": 100, "/5/inputs/seed": 100, "/5/inputs/noise_seed": 7}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph
 from tests.unit.adapters.comfyui.workflow.test_node_classes import INFO
-from toolhub_service.adapters.comfyui.workflow.bind_arguments import bound, required_uploads
+from toolhub_service.adapters.comfyui.workflow.bind_arguments import bind_graph, required_uploads
 from toolhub_service.adapters.comfyui.workflow.building import build
 from toolhub_service.adapters.comfyui.workflow.draft_sidecar import draft_of
 from toolhub_service.adapters.comfyui.workflow.graph import NODES_MAX, graph_problems, links_of, literals_of
@@ -139,7 +139,9 @@ def test_a_sidecar_is_read_or_refused_with_a_reason(steps: list[int], value: Any
         problems_with(template, INFO)
         if {binding.source for binding in template.bindings} <= {"/image", "/width", "/height", "/method"}:
             uploads = {upload.artifact_id: "x.png" for upload in required_uploads(template, ARGS)}
-            graph = bound(template, ARGS, uploads=uploads, seeds=lambda: 1, names={"tenant": "t", "job_id": "j"}).graph
+            graph = bind_graph(
+                template, ARGS, uploads=uploads, seeds=lambda: 1, names={"tenant": "t", "job_id": "j"}
+            ).graph
             assert [list(links_of(node)) for node in graph.values()] == [
                 list(links_of(node)) for node in GRAPH.values()
             ]

@@ -36,7 +36,7 @@ def test_a_server_whose_requests_pile_up_is_given_up_once(ids: Any) -> None:
     given_up: list[str] = []
     requests = PeerRequests(given_up.append)
     for request_id in ids:
-        requests.received(ping(request_id))
+        requests.note_incoming(ping(request_id))
     assert given_up == [FLOODED]
 
 
@@ -44,13 +44,13 @@ def test_a_server_whose_requests_are_answered_or_withdrawn_may_ask_for_ever() ->
     given_up: list[str] = []
     requests = PeerRequests(given_up.append)
     for number in range(10 * UNANSWERED_MAX):
-        requests.received(ping(number))
+        requests.note_incoming(ping(number))
         if number % 2:
-            requests.sent(pong(number))
+            requests.note_outgoing(pong(number))
         else:
-            requests.received(cancelled(number))
+            requests.note_incoming(cancelled(number))
     for odd in (None, [1], {"a": 1}, 999_999, "never"):
-        requests.received(cancelled(odd))
+        requests.note_incoming(cancelled(odd))
     assert (given_up, requests.unanswered) == ([], 0)
 
 
@@ -74,7 +74,7 @@ async def test_what_a_flooding_server_still_asks_is_dropped_and_its_answers_are_
 async def test_the_hubs_answers_are_counted_when_they_are_written() -> None:
     send, receive = anyio.create_memory_object_stream[SessionMessage](10)
     requests = PeerRequests(lambda _: None)
-    requests.received(ping(1))
+    requests.note_incoming(ping(1))
     outbox = BoundedOutbox(send, requests)
     await outbox.send(SessionMessage(pong(1)))
     assert requests.unanswered == 0
