@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cli_page
+import click
 import pages
 import pytest
 import schema_words
 import tables
 
 from tests.unit.docs.pages_of_docs import DOCS, GENERATED, ROOT
+from toolhub_service.cli.connection.client import connection_options
 
 
 def test_a_page_that_was_edited_or_is_missing_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +70,28 @@ def test_a_schema_is_told_in_words(schema: dict[str, Any], words: tuple[str, str
 def test_cells_hold_no_markup_by_accident() -> None:
     *_, row = tables.table(("a", "b"), [("<data_dir>/x | y", "`<code>` and *")])
     assert row == "| \\<data_dir>/x \\| y | `<code>` and \\* |"
+
+
+def test_connection_options_are_printed_once_and_named_where_a_command_has_them() -> None:
+    page = cli_page.page()
+    for said in (
+        "Hub and credential by name",
+        "API key or token (prefer",
+        "turns TLS on",
+        "certificate for mutual TLS; also",
+    ):
+        assert page.count(said) == 1, said
+    assert "```\n\nAlso the [connection options](#connection-options).\n" in page.partition("## toolhub call\n")[2]
+    assert "connection options" not in page.partition("## toolhub serve\n")[2].partition("\n## ")[0]
+
+
+def test_an_option_of_which_a_command_says_something_else_is_printed_there() -> None:
+    probe = click.command("probe")(connection_options(lambda **_: None))
+    probe.params = [
+        click.Option(["--address"], help="Another address.") if each.name == "address" else each
+        for each in probe.params
+    ]
+    context = click.Context(probe, info_name="probe", terminal_width=100, max_content_width=100)
+    assert cli_page.hide(context, cli_page.connection_options_help())
+    assert "Another address." in context.get_help()
+    assert "--ca-file" not in context.get_help()
