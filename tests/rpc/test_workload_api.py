@@ -20,7 +20,8 @@ from tests.rpc.test_spiffe import PARTNER, POLICY, WORKLOAD, svid
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.credentials import auth_check, certificate_checks
+from toolhub_service.app.doctor.credentials import certificate_checks
+from toolhub_service.app.doctor.start import start_findings
 from toolhub_service.app.listening import ListenRefused, listening_of, open_certificates
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
 
@@ -117,7 +118,7 @@ def is_connected(running: RunningHub) -> bool:
 
 
 @pytest.mark.promise("identity.workload-api")
-def test_a_hub_without_an_svid_does_not_start_and_doctor_names_the_socket(tmp_path: Path) -> None:
+async def test_a_hub_without_an_svid_does_not_start_and_doctor_names_the_socket(tmp_path: Path) -> None:
     own, partner = Authority(), Authority()
     with agent_in(tmp_path) as agent:
         settings = settings_of(tmp_path, mesh_settings(agent))
@@ -143,8 +144,8 @@ def test_a_hub_without_an_svid_does_not_start_and_doctor_names_the_socket(tmp_pa
         assert set(open_certificates(chosen, 0).trusted) == {"partner.example"}, "others are not listed"
         (found,) = [each for each in certificate_checks(chosen) if each.name == "workload api"]
         assert (found.state, "no bundle of elsewhere.example" in found.text) == (State.WARN, True)
-    refused = auth_check(settings)
-    assert (refused.state, "gives no SVID: UNAVAILABLE" in refused.advice) == (State.FAIL, True)
+    (refused,) = [each for each in await start_findings(settings) if each.name == "auth"]
+    assert (refused.state, "gives no SVID: UNAVAILABLE" in refused.text) == (State.FAIL, True)
 
 
 def own_key_marker() -> bytes:

@@ -14,7 +14,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolhub_service.app.hub import Hub, open_hub
-from toolhub_service.app.serving import StartRefused, follow
+from toolhub_service.app.serving import follow
+from toolhub_service.app.start_refusals import load_first_policy
 from toolhub_service.domain.event import EventType
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
@@ -50,9 +51,7 @@ def _private(settings: Settings, folder: Path) -> Settings:
 
 
 async def _serve(hub: Hub, api_key: str) -> None:
-    change = hub.policy_file.load()
-    if not change.applied:
-        raise StartRefused(change.problem)
+    change = load_first_policy(hub.policy_file)
     hub.observing.policy_reloaded(change)
     await hub.start()
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)

@@ -150,7 +150,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Build all and bind ports. Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure, ToolFailure."""
     deps = make_deps(settings, is_worker=worker is not None)
     policy = LivePolicy(on_difference=deps.observing.shadow_differs, storage=storage_terms(settings))
-    policy_file = make_policy_file(deps, policy)
+    policy_file = make_policy_file(settings, policy)
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(deps.observing.close)
         audit = await open_audit(deps, worker or 0)

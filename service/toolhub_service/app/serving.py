@@ -21,6 +21,7 @@ from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.files.policy_files import ShadowFile, known_names
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.key_care import KeyCare
+from toolhub_service.app.start_refusals import load_first_policy
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.event import EventType
@@ -190,10 +191,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of malloc.h."""
 
 
-class StartRefused(Exception):
-    """The hub cannot start; the message says why and what to do."""
-
-
 async def serve(settings: Settings, *, worker: int | None = None, ready: Callable[[Hub], None]) -> None:
     """Serve until a signal; `ready` is called once calls are accepted.
 
@@ -208,10 +205,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
 
 
 async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> None:
-    change = hub.policy_file.load()
-    # While a hub runs an invalid file keeps the previous policy; at the start there is none.
-    if not change.applied:
-        raise StartRefused(change.problem)
+    change = load_first_policy(hub.policy_file)
     hub.observing.policy_reloaded(change)
     await warn_of_commands(hub)
     stop, reload = _on_signals()

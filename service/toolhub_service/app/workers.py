@@ -20,10 +20,12 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from toolhub_service.app.files.modes import check_files
 from toolhub_service.app.listening import host_and_port, listening_of
+from toolhub_service.app.start_refusals import StartRefused
 from toolhub_service.app.wiring.telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.counters import scraped
 from toolhub_service.telemetry.metrics import MetricsEndpoint
+from toolhub_service.transport.server import cannot_listen
 
 WORKER_VARIABLE = "TOOLHUB_WORKER"
 READY = b"ready\n"
@@ -142,7 +144,7 @@ def reserve_port(address: str) -> tuple[socket.socket | None, str]:
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of a hub that left is no hub
             alone.bind(place)
     except OSError as taken:
-        raise OSError(f"cannot listen on {address}: the address is in use or not ours") from taken
+        raise cannot_listen(address) from taken
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Bound and never listening: it only reserves the port while workers come and go.
@@ -191,8 +193,6 @@ async def _supervise(
     endpoint.is_ready = supervisor.is_serving
     try:
         if not await supervisor.run():
-            from toolhub_service.app.serving import StartRefused  # late: a supervisor needs nothing else of a hub
-
             raise StartRefused("a worker could not start; it says above why.")
     finally:
         await endpoint.stop()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from toolhub_service import __version__
+from toolhub_service.app.start_refusals import refusals, start_refusal
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.start_refusals import refusals, start_refusal
 from toolhub_service.cli.terminal.output import print_line
 
 if TYPE_CHECKING:

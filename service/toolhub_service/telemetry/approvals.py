@@ -39,6 +39,16 @@ _PAUSE_MAX_S = 60.0
 _RETRIED = frozenset({408, 425, 429})
 
 
+def check_webhook(url: str, secret: bytes) -> httpx.URL:
+    """Return the URL. Raises ValueError for a short secret or a URL that is not http or https."""
+    if len(secret) < SECRET_MIN_BYTES:
+        raise ValueError(f"the webhook's secret has {len(secret)} bytes; it needs at least {SECRET_MIN_BYTES}")
+    found = httpx.URL(url)
+    if found.scheme not in ("http", "https") or not found.host:
+        raise ValueError("the webhook's URL must be http:// or https:// and name a host")
+    return found
+
+
 class ApprovalWebhook:
     """`offer` is what `Approvals` calls; `start` and `close` are the hub's."""
 
@@ -59,11 +69,7 @@ class ApprovalWebhook:
 
         Raises ValueError for a short secret or a URL that is not http or https.
         """
-        if len(secret) < SECRET_MIN_BYTES:
-            raise ValueError(f"the webhook's secret has {len(secret)} bytes; it needs at least {SECRET_MIN_BYTES}")
-        self._url = httpx.URL(url)
-        if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise ValueError("the webhook's URL must be http:// or https:// and name a host")
+        self._url = check_webhook(url, secret)
         self._secret = secret
         self._clock = clock
         self._randomness = randomness

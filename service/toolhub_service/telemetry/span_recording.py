@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,6 +12,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.spec import StartReason
+
+if TYPE_CHECKING:
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 # How long one export may be retried, and so how long an absent collector can delay the shutdown.
 _EXPORT_S: Final = 3
@@ -50,10 +53,15 @@ class GivenIds(RandomIdGenerator):
 
 
 def otlp_exporter(endpoint: str) -> SpanExporter:
-    """Return the exporter. Raises HubFailure OTLP_EXPORTER_MISSING when the `otlp` extra is not installed."""
+    """Return the exporter. Raises as `exporter_class`."""
+    return exporter_class()(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
+
+
+def exporter_class() -> type[OTLPSpanExporter]:
+    """Return it. Raises HubFailure OTLP_EXPORTER_MISSING when the `otlp` extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         message = "Traces over OTLP need one more package: toolhub extras install otlp, or set no OTLP endpoint."
         raise HubFailure(StartReason.OTLP_EXPORTER_MISSING, message) from error
-    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
+    return OTLPSpanExporter

@@ -164,6 +164,11 @@ class Listening(msgspec.Struct, frozen=True):
     reflection: bool = True
 
 
+def cannot_listen(address: str) -> OSError:
+    """Return the error of an address that cannot be bound."""
+    return OSError(f"cannot listen on {address}: the address is in use, or not one of this machine")
+
+
 class Server:
     """Created stopped; call `start`, then `drain`."""
 
@@ -215,7 +220,7 @@ class Server:
                 return self._grpc.add_insecure_port(address)
             return self._grpc.add_secure_port(address, credentials)
         except RuntimeError as taken:
-            raise OSError(f"cannot listen on {address}: the address is in use, or not one of this machine") from taken
+            raise cannot_listen(address) from taken
 
     async def start(self) -> None:
         """Accept calls; health is SERVING when this returns."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.hub import running_hub
-from toolhub_service.app.doctor import Finding, State
+from toolhub_service.app.doctor import Finding, State, kept
 from toolhub_service.app.doctor.kept import kept_checks
 from toolhub_service.settings.loading import load_settings
+from toolhub_service.stores.audit.verify_recent import verify_recent
 
 
 def found(folder: Path) -> dict[str, Finding]:
@@ -23,8 +25,9 @@ def found(folder: Path) -> dict[str, Finding]:
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
     """What a hub leaves that has run."""
-    async with running_hub(tmp_path):
-        pass
+    async with running_hub(tmp_path) as running:
+        for _ in range(3):
+            await running.invoke("core/util.time.now")
     return tmp_path / "hub"
 
 
@@ -61,21 +64,28 @@ def test_a_damaged_database_is_found(folder: Path, name: str, file: str, harm: C
     assert "backup" in finding.advice
 
 
-def test_a_store_of_a_newer_hub_is_found(folder: Path) -> None:
-    with closing(sqlite3.connect(folder / "hub.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
+def test_a_log_of_which_all_was_verified_is_told_apart_from_one_of_which_only_the_end_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "events and every checkpoint verified" in found(folder)["audit log"].text
+    monkeypatch.setattr(kept, "verify_recent", partial(verify_recent, limit=1))
+    text = found(folder)["audit log"].text
+    assert "the newest 1 event and checkpoints verified, the others not: `toolhub audit verify` checks all" in text
+
+
+@pytest.mark.parametrize("limit", [10_000, 1])
+def test_an_event_that_was_changed_is_found_within_what_is_verified(
+    folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "verify_recent", partial(verify_recent, limit=limit))
+    with closing(sqlite3.connect(folder / "audit.db")) as connection:
+        connection.execute(
+            "UPDATE events SET body = replace(body, 'ok', 'no') WHERE row = (SELECT max(row) FROM events)"
+        )
         connection.commit()
-    finding = found(folder)["hub's store"]
+    finding = found(folder)["audit log"]
     assert finding.state is State.FAIL
-    assert "has version 99" in finding.text
-
-
-def test_keys_that_are_gone_or_broken_are_found(folder: Path) -> None:
-    (folder / "audit.key").unlink()
-    (folder / "plan.key").write_text("x")
-    findings = found(folder)
-    assert "is missing, yet events exist" in findings["audit key"].text
-    assert findings["plan key"].state is State.FAIL
+    assert "the tag does not fit the event" in finding.text
 
 
 async def test_files_of_a_running_hub_are_whole_too(tmp_path: Path) -> None:

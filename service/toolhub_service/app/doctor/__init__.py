@@ -37,3 +37,11 @@ def warn(name: str, text: str, advice: str, *disables: str) -> Finding:
 
 def fail(name: str, text: str, advice: str) -> Finding:
     return Finding(name, State.FAIL, text, advice)
+
+
+def shown_size(size_bytes: int) -> str:
+    """Return a size for people, in the largest unit of which there is at least one."""
+    for unit_bytes, unit in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:,.1f} {unit}"
+    return f"{size_bytes} bytes"

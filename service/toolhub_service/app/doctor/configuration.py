@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from toolhub_service.app.doctor.kept import file_checks, kept_checks, retention_
 from toolhub_service.app.doctor.ports import mcp_checks, port_checks
 from toolhub_service.app.doctor.remote import database_checks, issuer_checks, server_checks, store_checks
 from toolhub_service.app.doctor.sources import source_checks
+from toolhub_service.app.doctor.start import start_findings
 from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import ToolState
@@ -27,47 +28,39 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
 
     `config_file` is the file of the settings; its mode is checked, too.
     """
-    return [
+    refused = await start_findings(settings)
+    subjects = {finding.name for finding in refused}
+    others = [
         *port_checks(settings),
         *[finding async for finding in mcp_checks(settings)],
-        _policy(settings),
-        auth_check(settings),
+        *_policy(settings),
+        *auth_check(settings),
         *certificate_checks(settings),
         *file_checks(settings, config_file),
         *kept_checks(settings),
         *retention_checks(settings),
-        _tracing(settings),
+        ok("tracing", settings.tracing.otlp_endpoint or "off: tracing.otlp_endpoint is empty"),
         *store_checks(settings),
         *credential_checks(settings),
-        *[finding async for finding in server_checks(settings)],
+        *server_checks(settings),
         *[finding async for finding in issuer_checks(settings)],
         *[finding async for finding in database_checks(settings)],
         *await _tools(settings),
         *_browser(settings),
         *source_checks(settings),
     ]
+    return [*refused, *(finding for finding in others if finding.name not in subjects)]
 
 
-def _policy(settings: Settings) -> Finding:
+def _policy(settings: Settings) -> Iterator[Finding]:
+    """Say which policy a hub would start with; one that cannot be read keeps it from starting."""
     file = policy_file_of(settings)
-    try:
+    with suppress(InvalidPolicy, OfflineRefused):
         revision = policy_of(file).revision[:12]
-    except InvalidPolicy as invalid:
-        return fail("policy", f"{file}: {invalid}", "Correct it, then run `toolhub policy check`.")
-    except OfflineRefused as unreadable:
-        return fail("policy", str(unreadable), "Let the hub's user read it.")
-    if file is None:
-        return ok("policy", f"the built-in starter, revision {revision}; `toolhub policy init` begins your own")
-    return ok("policy", f"{file}, revision {revision}")
-
-
-def _tracing(settings: Settings) -> Finding:
-    endpoint = settings.tracing.otlp_endpoint
-    if not endpoint:
-        return ok("tracing", "off: tracing.otlp_endpoint is empty")
-    if find_spec("opentelemetry.exporter") is None:
-        return fail("tracing", f"{endpoint} is configured, the exporter missing", "toolhub extras install otlp")
-    return ok("tracing", endpoint)
+        if file is None:
+            yield ok("policy", f"the built-in starter, revision {revision}; `toolhub policy init` begins your own")
+        else:
+            yield ok("policy", f"{file}, revision {revision}")
 
 
 def _browser(settings: Settings) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -18,13 +19,12 @@ from toolhub_service.app.listening import (
     SVID_DOCTOR_S,
     ListenRefused,
     connection_age_s,
-    listening_of,
     open_certificates,
 )
 from toolhub_service.app.offline import OfflineRefused, policy_file_of, policy_of
-from toolhub_service.app.wiring.credentials import sealing_keys
+from toolhub_service.app.wiring.credentials import makes_own_key, sealing_keys
 from toolhub_service.identity.api_keys import StoredKey
-from toolhub_service.identity.spiffe import NOT_INSTALLED, is_installed
+from toolhub_service.identity.spiffe import is_installed
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
@@ -35,17 +35,14 @@ _LATE_SHARE: Final = 0.2
 _LATE_MAX_S: Final = 14 * 86_400.0
 
 
-def auth_check(settings: Settings) -> Finding:
-    """Report what is accepted, and the most urgent problem of API keys."""
+def auth_check(settings: Settings) -> Iterator[Finding]:
+    """Report what is accepted, and the most urgent problem of API keys; unreadable ones keep the hub from starting."""
+    with suppress(OSError, KeyFileInvalid):
+        yield _auth(settings, Paths(settings).key_file().read())
+
+
+def _auth(settings: Settings, keys: Mapping[str, StoredKey]) -> Finding:
     modes = ", ".join(settings.auth.modes)
-    try:
-        listening_of(settings, open_certificates(settings, SVID_DOCTOR_S))
-    except ListenRefused as refused:
-        return fail("auth", modes, str(refused))
-    try:
-        keys = Paths(settings).key_file().read()
-    except (OSError, KeyFileInvalid) as broken:
-        return fail("auth", str(broken), "Correct or remove the file.")
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
     if found := next(_expired_keys(keys), None):
@@ -90,7 +87,7 @@ def certificate_checks(settings: Settings) -> Iterator[Finding]:
     for name, validity in validities.items():
         yield _validity_finding(f"tls {name.replace('_', ' ')}", validity, time.time())
     if not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes):
-        yield _of_clients(settings, validities)
+        yield from _of_clients(settings, validities)
 
 
 def _workload_api(settings: Settings, endpoint: str, certificates: LiveCertificates) -> Finding:
@@ -107,19 +104,20 @@ def _workload_api(settings: Settings, endpoint: str, certificates: LiveCertifica
     )
 
 
-def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Finding:
+def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Iterator[Finding]:
     name, domains = "client certificates", settings.auth.spiffe.trust_domains
-    if not is_installed():
-        return fail(name, "auth.modes has spiffe or xfcc, and cryptography is not installed", f"{NOT_INSTALLED}.")
+    if not is_installed():  # `auth` reports it
+        return
     own = validities.get(CERTIFICATE)
     age_s = connection_age_s(settings)
     # A connection is authenticated once: it must not outlive the certificate presented at its start.
     if own is not None and own.end_s - own.begin_s < 2 * age_s:
         text = f"connections live for {age_s:,.0f} s, and the hub's own certificate for less than twice as long"
         advice = "Where those of clients do so, too, set server.max_connection_age_s to less than half of it."
-        return warn(name, text, advice)
+        yield warn(name, text, advice)
+        return
     named = ", ".join(domain.name for domain in domains) or "none"
-    return ok(name, f"trust domains: {named}; proxies: {len(settings.auth.xfcc.proxies)}")
+    yield ok(name, f"trust domains: {named}; proxies: {len(settings.auth.xfcc.proxies)}")
 
 
 def _validity_finding(name: str, validity: Validity, now_s: float) -> Finding:
@@ -145,11 +143,7 @@ def credential_checks(settings: Settings) -> Iterator[Finding]:
     own = Paths(settings).credentials_key
     if not sources and not settings.credentials.keys:
         return
-    if (
-        not settings.credentials.keys
-        and not own.exists()
-        and not (settings.stores.redis_url or settings.stores.postgres_url)
-    ):
+    if makes_own_key(settings):
         yield ok(_NAME, f"{', '.join(sources)}: the hub makes {own} when it starts")
         return
     try:

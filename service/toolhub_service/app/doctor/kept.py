@@ -1,8 +1,8 @@
 """Checks stored data: databases, keys and files, retention, and whether the audit log reaches its export places.
 
 The checks change no byte, whether a hub runs or not. SQLite's own `quick_check` (sqlite.org/pragma.html) finds damaged
-pages, which a hub meets only when it reads them. Reading the audit log event by event is left to `toolhub audit
-verify`.
+pages, which a hub meets only when it reads them. Of the audit log the newest events are verified, and a finding says
+how many; all of a long log takes `toolhub audit verify`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
-from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.doctor import Finding, State, fail, ok, shown_size, warn
 from toolhub_service.app.expiry_watch import clock_behind_s
-from toolhub_service.app.files.editing import SecretFileInvalid, read_or_make_key
 from toolhub_service.app.files.modes import repairs
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.export import carried_to
 from toolhub_service.stores.audit.keyring import open_keyring
-from toolhub_service.stores.audit.sqlite import SqliteEvents
-from toolhub_service.stores.sqlite.migrations import MIGRATIONS
+from toolhub_service.stores.audit.sqlite import SqliteEvents, connect_to_look
+from toolhub_service.stores.audit.verify_recent import RecentVerified, verify_recent
 
 _DAY_S = 86_400.0
 _GROUP_AND_OTHERS = 0o077
@@ -35,7 +33,7 @@ _READ_MAX_BYTES = 256 * 1024**2
 _RESTORE = "Keep a copy, and restore it from a backup; docs/backup.md says what is lost without one."
 _BACKLOG = 100_000
 _FREE = 0.05
-_EXTRAS = {"otlp_endpoint": ("opentelemetry.proto", "otlp"), "bucket_url": ("obstore", "s3")}
+_AUDIT = "audit log"
 
 
 def retention_checks(settings: Settings) -> Iterator[Finding]:
@@ -61,7 +59,7 @@ def clock_check(settings: Settings) -> Iterator[Finding]:
     if settings.stores.postgres_url or not Paths(settings).audit.exists():
         return
     try:
-        newest_unix_ms = SqliteEvents(Paths(settings).audit).newest_unix_ms()
+        newest_unix_ms = SqliteEvents(Paths(settings).audit, only_looks=True).newest_unix_ms()
     except sqlite3.Error:  # another check reports it
         return
     if behind_s := clock_behind_s(newest_unix_ms, int(time.time() * 1_000)):
@@ -85,10 +83,7 @@ def _room(data_dir: Path) -> Iterator[Finding]:
 
 
 def _place(settings: Settings, name: str) -> Finding:
-    title, setting = f"audit to {name.partition('_')[0]}", f"audit.export.{name}"
-    if name in _EXTRAS and find_spec(_EXTRAS[name][0].partition(".")[0]) is None:
-        advice = f"toolhub extras install {_EXTRAS[name][1]}."
-        return fail(title, f"{setting} is set and its packages are missing", advice)
+    title = f"audit to {name.partition('_')[0]}"
     if name == "file":
         folder = next(
             each for each in Path(settings.audit.export.file).expanduser().absolute().parents if each.exists()
@@ -98,7 +93,7 @@ def _place(settings: Settings, name: str) -> Finding:
     if settings.stores.postgres_url or not Paths(settings).audit.exists():
         return ok(title, "the metric toolhub_audit_export_backlog says how far behind it is")
     try:
-        behind = carried_to(SqliteEvents(Paths(settings).audit), name.partition("_")[0])
+        behind = carried_to(SqliteEvents(Paths(settings).audit, only_looks=True), name.partition("_")[0])
     except (sqlite3.Error, ValueError):
         return warn(title, "how far it is cannot be read", "See what is said of the audit log.")
     if behind > _BACKLOG:
@@ -108,22 +103,55 @@ def _place(settings: Settings, name: str) -> Finding:
 
 
 def kept_checks(settings: Settings) -> Iterator[Finding]:
-    """Check the files; missing ones are no problem, because the hub makes them."""
+    """Check the files; missing ones are no problem here, because the hub makes them, or `start_checks` has told."""
     paths, stores = Paths(settings), settings.stores
-    if not stores.postgres_url:
-        yield from _database("audit log", paths.audit)
-    yield from _audit_key(paths, has_events=paths.audit.exists() and not stores.postgres_url)
+    if stores.postgres_url:
+        yield ok("audit log", "in PostgreSQL, and not verified here: `toolhub audit verify` asks the running hub")
+    else:
+        yield from _audit_log(paths)
     if not stores.redis_url and stores.kind == "sqlite":
-        yield from _database("hub's store", paths.stores, version_max=len(MIGRATIONS))
-    yield from _plan_key(paths.plan_key)
+        yield from _database("hub's store", paths.stores)
+    yield from _database("memory", paths.memory)
 
 
-def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
+def _audit_log(paths: Paths) -> Iterator[Finding]:
+    """Verify the newest events, and say how many."""
+    for finding in _database(_AUDIT, paths.audit):
+        if finding.state is not State.OK:
+            yield finding
+            return
+        try:
+            keyring = open_keyring(paths.audit_key, create=False)
+            events = SqliteEvents(paths.audit, only_looks=True)
+            found = verify_recent(events, paths.audit_checkpoints, keyring)
+        except (HubFailure, OSError):  # keeps the hub from starting
+            return
+        except sqlite3.Error as damaged:
+            yield fail(_AUDIT, f"{paths.audit}: {damaged}", _RESTORE)
+            return
+        yield _verified(found, finding.text)
+
+
+def _verified(found: RecentVerified, file: str) -> Finding:
+    count = found.verification.events_checked
+    events = f"{count:,} event{'' if count == 1 else 's'}"
+    if found.verification.faults:
+        fault = found.verification.faults[0]
+        where = f"writer {fault.writer}, sequence {fault.sequence}: " if fault.writer else ""
+        text = f"it was changed: {where}{fault.reason}"
+        return fail(_AUDIT, text, f"Run `toolhub audit verify` for all of it. {_RESTORE}")
+    if found.are_all:
+        return ok(_AUDIT, f"{file}; all {events} and every checkpoint verified")
+    text = f"{file}; the newest {events} and checkpoints verified, the others not: `toolhub audit verify` checks all"
+    return ok(_AUDIT, text)
+
+
+def _database(name: str, path: Path) -> Iterator[Finding]:
     try:
         if not path.exists():
             return
         size_bytes = path.stat().st_size
-        problem, version = _inspect_database(path, is_read_whole=size_bytes <= _READ_MAX_BYTES)
+        problem = _damage_of(path) if size_bytes <= _READ_MAX_BYTES else ""
     except sqlite3.OperationalError as unreadable:
         yield fail(name, f"{path}: {unreadable}", "Check its owner and mode, and the disk.")
     except (sqlite3.DatabaseError, OSError) as damaged:
@@ -131,47 +159,18 @@ def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
     else:
         if problem:
             yield fail(name, f"{path} is damaged: {problem}", _RESTORE)
-        elif version_max and version > version_max:
-            text = f"{path} has version {version}, and this hub knows {version_max}"
-            yield fail(name, text, "Start the newer hub, or move the file away.")
         else:
-            how = "whole" if size_bytes <= _READ_MAX_BYTES else "can be opened; too large to be read here"
-            yield ok(name, f"{path}, {size_bytes / 1024**2:,.1f} MiB, {how}")
+            how = (
+                "SQLite finds no damage" if size_bytes <= _READ_MAX_BYTES else "too large to search it for damage here"
+            )
+            yield ok(name, f"{path}, {shown_size(size_bytes)}, {how}")
 
 
-def _inspect_database(path: Path, *, is_read_whole: bool) -> tuple[str, int]:
-    """Return (what is wrong, or an empty text; version of the layout). Raises sqlite3.Error and OSError."""
-    has_log = path.with_name(f"{path.name}-wal").exists()
-    # Without a -wal file nobody writes: `immutable` then opens it without making -wal and -shm files beside it.
-    uri = path.absolute().as_uri() + ("?mode=ro" if has_log else "?immutable=1")
-    with closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if not is_read_whole:
-            return "", version
+def _damage_of(path: Path) -> str:
+    """Return what is wrong, or an empty text. Raises sqlite3.Error and OSError."""
+    with closing(connect_to_look(path)) as connection:
         (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        return ("" if answer == "ok" else " ".join(answer.split())), version
-
-
-def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
-    if not paths.audit_key.exists() and not has_events:
-        return
-    try:
-        open_keyring(paths.audit_key, create=False)
-    except HubFailure as unusable:
-        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # reported with the key files
-            yield fail("audit key", unusable.message, "Restore it from a backup: nothing else verifies what it sealed.")
-    except OSError as unreadable:
-        yield fail("audit key", f"{paths.audit_key}: {unreadable.strerror}", "Let the hub's user read it.")
-
-
-def _plan_key(path: Path) -> Iterator[Finding]:
-    try:
-        if path.exists():
-            read_or_make_key(path)
-    except SecretFileInvalid as invalid:
-        yield fail("plan key", str(invalid), "Remove it, or restore it: without it open plans must be shown again.")
-    except OSError as unreadable:
-        yield fail("plan key", f"{path}: {unreadable.strerror}", "Let the hub's user read it.")
+        return "" if answer == "ok" else " ".join(answer.split())
 
 
 def file_checks(settings: Settings, config_file: Path | None) -> Iterator[Finding]:

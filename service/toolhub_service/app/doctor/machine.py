@@ -15,20 +15,23 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from toolhub_service import __version__
-from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.doctor import Finding, fail, ok, shown_size, warn
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.script_python import ScriptPython
+from toolhub_service.tools.storage.ballast import Ballast
 from toolhub_service.tools.storage.disk_room import reserve_of
 from toolhub_service.tools.workspace.opening import best_opening, open_beneath
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
 _PYTHON_MIN = (3, 11)
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph")
-_FULL_BYTES = 64 * 1024**2
-_SCARCE_BYTES = 1024**3
+_LEAST_BYTES = 1024**2
+"""Some thousand events of the audit log, where no reserve is kept for it."""
+_SCARCE = 2
+"""A warning comes while less than so many times the reserve is free."""
 _PROBE_S = 5.0
 _ABI_WITH_TCP = 4
 
@@ -52,8 +55,7 @@ def data_dir_checks(data_dir: Path, reserve_bytes: int = 0) -> Iterator[Finding]
     # The folder may be made at the first start: what counts is its future parent.
     standing = next(folder for folder in (data_dir, *data_dir.absolute().parents) if folder.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
-        yield fail("data folder", f"{data_dir} cannot be written", "Change its owner, or name another with --data-dir.")
-        return
+        return  # keeps the hub from starting, and `start_checks` tells
     kind = file_system_of(standing)
     will_be = "" if data_dir.exists() else ", made at the first start"
     if kind in _NETWORK_FILE_SYSTEMS:
@@ -62,15 +64,20 @@ def data_dir_checks(data_dir: Path, reserve_bytes: int = 0) -> Iterator[Finding]
     else:
         yield ok("data folder", f"{data_dir} on {kind}{will_be}")
     usage = shutil.disk_usage(standing)
-    free_bytes, kept_bytes = usage.free, reserve_of(usage.total, reserve_bytes)
-    text = f"{free_bytes / 1024**3:,.1f} GiB free"
-    if free_bytes < _FULL_BYTES:
-        yield fail("disk space", text, "Make room: without space for the audit log no call may run.")
-    elif free_bytes < kept_bytes:
-        reserve = f"less than the reserve of {kept_bytes / 1024**2:,.0f} MiB: callers can store nothing"
+    # As the hub counts: its own file that keeps a part of the reserve is free space.
+    free_bytes = usage.free + Ballast(data_dir, reserve_bytes).held_of(standing)
+    kept_bytes = reserve_of(usage.total, reserve_bytes)
+    text = f"{shown_size(free_bytes)} free"
+    if free_bytes < kept_bytes:
+        reserve = (
+            f"less than the reserve of {shown_size(kept_bytes)} (storage.reserve_bytes): callers can store nothing"
+        )
         yield fail("disk space", f"{text}, {reserve}", "Make room, or set workspace.keep_days and artifacts.ttl_s.")
-    elif free_bytes < _SCARCE_BYTES:
-        yield warn("disk space", text, "Make room before the audit log needs it.")
+    elif free_bytes < _LEAST_BYTES:
+        yield fail("disk space", text, "Make room: without space for the audit log no call may run.")
+    elif free_bytes < _SCARCE * kept_bytes:
+        advice = "Make room before callers can store nothing."
+        yield warn("disk space", f"{text}; the reserve begins at {shown_size(kept_bytes)}", advice)
     else:
         yield ok("disk space", text)
 

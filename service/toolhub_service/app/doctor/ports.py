@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
@@ -20,6 +20,8 @@ import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from toolhub_service.app.doctor import Finding, State, fail, ok, warn
+from toolhub_service.app.doctor.port_holders import have_open, holders_of
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.listening import (
     SVID_DOCTOR_S,
     ListenRefused,
@@ -27,9 +29,13 @@ from toolhub_service.app.listening import (
     open_certificates,
     tls_certificate_of,
 )
+from toolhub_service.app.start_refusals import reason_and_remedy, start_refusal
+from toolhub_service.app.wiring.telemetry import cannot_serve_metrics
+from toolhub_service.guards.foreign_text import on_one_line
 from toolhub_service.identity.spiffe import trust_domain_of
 from toolhub_service.mcp_server.http.listener import is_installed
 from toolhub_service.settings.document import Settings
+from toolhub_service.transport.server import cannot_listen
 
 # The first request of a hub waits until the SDK is loaded.
 _WAIT_S: Final = 15.0
@@ -44,6 +50,7 @@ _META: Final = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 _SERVES: Final = "a hub serves there"
+_HOLDERS_MAX: Final = 3
 _READ: Final = "See what listens there, and the hub's log."
 
 
@@ -58,10 +65,8 @@ async def mcp_checks(settings: Settings) -> AsyncIterator[Finding]:
         yield warn("mcp port", "the MCP SDK is not installed: no MCP client can connect", advice)
         return
     found = await asyncio.to_thread(
-        _port,
-        "mcp port",
-        "server.mcp.listen",
-        chosen.listen,
+        _may_have,
+        _Port("mcp port", "server.mcp.listen", chosen.listen),
         lambda host, port: _is_healthy(settings, _url(settings, host, port)),
     )
     yield found
@@ -175,14 +180,75 @@ def is_metrics(host: str, port: int) -> bool:
 
 
 def port_checks(settings: Settings) -> Iterator[Finding]:
+    """Check the ports without which a hub does not start."""
     server, metrics = settings.server.listen, settings.metrics.listen
-    if server.startswith("unix"):
+    own = partial(is_this_hub, settings)
+    if server.startswith("unix:"):
+        yield _socket(settings, server)
+    elif server.startswith("unix"):
         yield ok("server port", server)
     else:
-        yield _port("server port", "server.listen", server, partial(is_own, settings))
+        yield _must_have(settings, _Port("server port", "server.listen", server), own, cannot_listen)
     if keys := settings.server.tls.keys_listen:
-        yield _port("keys port", "server.tls.keys_listen", keys, partial(is_own, settings))
-    yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
+        yield _must_have(settings, _Port("keys port", "server.tls.keys_listen", keys), own, cannot_listen)
+    if metrics:
+        port = _Port("metrics port", "metrics.listen", metrics)
+        yield _must_have(settings, port, partial(_are_our_metrics, settings), cannot_serve_metrics)
+    else:
+        yield ok("metrics port", "none is set")
+
+
+class _Port(NamedTuple):
+    name: str
+    setting: str
+    address: str
+
+
+def _must_have(
+    settings: Settings,
+    port: _Port,
+    is_ours: Callable[[str, int], bool],
+    refused: Callable[[str], OSError],
+) -> Finding:
+    """Return a failure in the words of the start when the address cannot be bound, and who holds it."""
+    try:
+        found = _bound(port, is_ours)
+    except OSError:
+        reason, remedy = reason_and_remedy(start_refusal(refused(port.address), settings))
+        return fail(port.name, f"{reason}{_held_by(host_and_port(port.setting, port.address)[1])}", remedy)
+    return found
+
+
+def _held_by(port: int) -> str:
+    holders = holders_of(port)
+    if not holders:
+        return ""
+    shown = ", ".join(f"process {each.pid} (`{on_one_line(each.command)}`)" for each in holders[:_HOLDERS_MAX])
+    return f" It is held by {shown}."
+
+
+def _socket(settings: Settings, address: str) -> Finding:
+    """Check the folder of a Unix socket; the start replaces a socket that is left there."""
+    folder = Path(address.removeprefix("unix:")).absolute().parent
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return ok("server port", address)
+    reason, remedy = reason_and_remedy(start_refusal(cannot_listen(address), settings))
+    return fail("server port", f"{reason} The folder {folder} is missing or cannot be written.", remedy)
+
+
+def is_this_hub(settings: Settings, host: str, port: int) -> bool:
+    """Return whether the hub of this data folder listens there, and not another one.
+
+    It is known by its open audit log, where it has one that this user may see; else as `is_own`.
+    """
+    holders = [] if settings.stores.postgres_url else holders_of(port)
+    return have_open(holders, [Paths(settings).audit]) if holders else is_own(settings, host, port)
+
+
+def _are_our_metrics(settings: Settings, host: str, port: int) -> bool:
+    # A supervisor serves the metrics of its workers, which alone have the files open.
+    of_a_hub = is_metrics(host, port)
+    return of_a_hub and (settings.server.workers > 1 or is_this_hub(settings, host, port))
 
 
 def is_own(settings: Settings, host: str, port: int) -> bool:
@@ -209,20 +275,29 @@ def _has_our_id(settings: Settings, certificate: bytes | None) -> bool:
     return certificate is not None and id.encode() in certificate
 
 
-def _port(name: str, setting: str, address: str, is_our_hub: Callable[[str, int], bool]) -> Finding:
+def _may_have(port: _Port, is_ours: Callable[[str, int], bool]) -> Finding:
+    """Return a warning when the address cannot be bound: a hub starts without it."""
     try:
-        host, port = host_and_port(setting, address)
+        return _bound(port, is_ours)
+    except OSError as taken:
+        text = f"{port.address}: {taken.strerror}{_held_by(host_and_port(port.setting, port.address)[1])}"
+        return warn(port.name, text, "If that is not your hub, stop what listens there or choose another port.")
+
+
+def _bound(port: _Port, is_ours: Callable[[str, int], bool]) -> Finding:
+    """Try to bind the address. Raises OSError when it is not free, and not held by this hub either."""
+    try:
+        host, number = host_and_port(port.setting, port.address)
     except ListenRefused as wrong:
-        return fail(name, str(wrong), "Correct it.")
+        return fail(port.name, str(wrong), "Correct it.")
+    found = socket.getaddrinfo(host or None, number, type=socket.SOCK_STREAM)
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
             # A port in TIME_WAIT does not prevent the hub from binding, either.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(found[0][4])
     except OSError as taken:
-        if taken.errno == errno.EADDRINUSE and is_our_hub(host, port):
-            return ok(name, f"{address}: {_SERVES}")
-        text = f"{address}: {taken.strerror}"
-        return warn(name, text, "If that is not your hub, stop what listens there or choose another port.")
-    return ok(name, f"{address} is free")
+        if taken.errno == errno.EADDRINUSE and is_ours(host, number):
+            return ok(port.name, f"{port.address}: {_SERVES}")
+        raise
+    return ok(port.name, f"{port.address} is free")

@@ -8,38 +8,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.listening import ListenRefused
-from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
+from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.app.wiring.endpoints import make_databases
-from toolhub_service.app.wiring.identity import issuer_terms
+from toolhub_service.app.wiring.identity import check_credentials
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.identity.keys import NOT_INSTALLED, Document, Fetcher, IssuerKeys, is_installed
+from toolhub_service.identity.keys import Document, Fetcher, IssuerKeys
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.database.export import missing_for
 
 _DATABASE_S = 5.0
-_SERVER_S = 3.0
-_START_IT = "Start it, or correct its URL, user and password: the hub does not start without it."
 
 
 async def issuer_checks(settings: Settings) -> AsyncIterator[Finding]:
     """A finding for each issuer."""
     if not settings.auth.jwt.issuers:
         return
-    if not is_installed():
-        yield fail("issuers", "auth.modes has jwt, and PyJWT is not installed", f"{NOT_INSTALLED}.")
-        return
     try:
-        terms = issuer_terms(settings)
-    except ListenRefused as unfit:
-        yield fail("issuers", str(unfit), "Correct it.")
+        terms = check_credentials(settings)
+    except ListenRefused:  # `auth` reports it
         return
     for each in terms:
         yield await _issuer_finding(each)
@@ -100,72 +95,28 @@ async def _database_finding(database: Database) -> Finding:
     return ok(name, f"answers; {count} tables, {'writable' if database.terms.may_write else 'read-only'}")
 
 
-async def server_checks(settings: Settings) -> AsyncIterator[Finding]:
-    """Report on each configured shared server whose packages are installed."""
+def server_checks(settings: Settings) -> Iterator[Finding]:
+    """Report each configured shared server that answers; one that does not keeps the hub from starting."""
     if settings.stores.redis_url and find_spec("redis"):
-        yield await _redis(settings.stores.redis_url)
+        yield ok("redis", "answers")
     if settings.stores.postgres_url and find_spec("psycopg"):
-        yield await _postgres(settings.stores.postgres_url)
+        from toolhub_service.stores.postgres.target import postgres_target
 
-
-async def _redis(url: str) -> Finding:
-    from toolhub_service.stores.redis.link import RedisLink
-
-    try:
-        link = RedisLink(url, SystemRandomness(), patience_s=_SERVER_S)
-    except HubFailure as wrong:
-        return fail("redis", wrong.message, "Correct it.")
-    try:
-        await link.start()
-    except ToolFailure as away:
-        return fail("redis", str(away.error.details["reason"]), _START_IT)
-    except HubFailure as unfit:
-        return fail("redis", unfit.message, "Change it there.")
-    finally:
-        await link.close()
-    return ok("redis", "answers")
-
-
-async def _postgres(url: str) -> Finding:
-    from psycopg import AsyncConnection
-
-    from toolhub_service.stores.postgres.errors import TROUBLE, reason_of
-    from toolhub_service.stores.postgres.target import postgres_target
-
-    try:
-        target = postgres_target(url, application="toolhub doctor")
-    except HubFailure as wrong:
-        return fail("postgres", wrong.message, "Correct it.")
-    try:
-        async with await AsyncConnection.connect(target.conninfo, connect_timeout=int(_SERVER_S)) as connection:
-            await connection.execute("SELECT 1")
-    except TROUBLE as trouble:
-        return fail("postgres", f"{target.shown}: {reason_of(trouble)}", _START_IT)
-    return ok("postgres", f"{target.shown} answers")
+        with suppress(HubFailure):  # no URL of a PostgreSQL
+            yield ok("postgres", f"{postgres_target(settings.stores.postgres_url, application='').shown} answers")
 
 
 def store_checks(settings: Settings) -> Iterator[Finding]:
-    """Report packages that the configuration needs and that are not installed."""
-    wanted = {
-        "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
-        "stores.postgres_url": (settings.stores.postgres_url, "psycopg", "postgres"),
-        "jobs.engine": (settings.jobs.engine == "docket", "docket", "docket"),
-        "artifacts.bucket_url": (settings.artifacts.bucket_url, "obstore", "s3"),
-    }
-    missing = [
-        fail("stores", f"{name} is set and {package} is not installed", f"toolhub extras install {extra}")
-        for name, (is_set, package, extra) in wanted.items()
-        if is_set and find_spec(package) is None
-    ]
-    shared = ", ".join(name for name, (is_set, _, _) in wanted.items() if is_set)
+    """Report where the hub keeps what it stores."""
     stores = settings.stores
-    if stores.kind == "postgres" and not stores.postgres_url:
-        yield fail(
-            "stores", "stores.kind is postgres, stores.postgres_url is empty", "Set it, or stores.kind to sqlite."
-        )
-    elif missing:
-        yield from missing
-    elif stores.postgres_url and not stores.redis_url and stores.kind != "postgres":
+    wanted = {
+        "stores.redis_url": stores.redis_url,
+        "stores.postgres_url": stores.postgres_url,
+        "jobs.engine": settings.jobs.engine == "docket",
+        "artifacts.bucket_url": settings.artifacts.bucket_url,
+    }
+    shared = ", ".join(name for name, is_set in wanted.items() if is_set)
+    if stores.postgres_url and not stores.redis_url and stores.kind != "postgres":
         yield ok("stores", f"{shared}; keys, approvals and pins: {stores.kind} of this hub alone (stores.kind)")
     else:
         yield ok("stores", shared or f"{stores.kind} of this hub alone")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.doctor import Finding, ok, warn
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.files.sources_file import SourcesFile, values_of
 from toolhub_service.app.kinds import kind_of
@@ -20,8 +20,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     path = Paths(settings).sources
     try:
         sources = SourcesFile(path, required=bool(settings.sources.file)).load().sources
-    except SettingsInvalid as invalid:
-        yield fail("sources", str(invalid), "Correct it, then run `toolhub sources check`.")
+    except SettingsInvalid:  # keeps the hub from starting
         return
     yield from _unprefixed(settings, sources)
     if not sources:

@@ -6,14 +6,12 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolhub_service import __version__
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.wiring.deps import Deps
-from toolhub_service.app.wiring.stores import not_installed
-from toolhub_service.domain.errors.failure import HubFailure
-from toolhub_service.domain.errors.spec import StartReason
+from toolhub_service.app.wiring.stores import bucket_named, not_installed
 from toolhub_service.settings.audit_section import AuditExport
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.export import BucketSink, Export, FileSink, Sink, least
@@ -21,6 +19,9 @@ from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
 from toolhub_service.stores.audit.upkeep import AuditUpkeep, UpkeepTask
 from toolhub_service.telemetry.access_trace import AccessTrace
+
+if TYPE_CHECKING:
+    from toolhub_service.app.audit_otlp import OtlpSink
 
 _DAY_S = 86_400.0
 _RETENTION_S = 60.0
@@ -96,27 +97,29 @@ def _sinks(deps: Deps, export: AuditExport, tenant_of: Callable[[str], str]) -> 
     return sinks
 
 
-def _otlp(deps: Deps, endpoint: str, tenant_of: Callable[[str], str]) -> Sink:
+def check_exports(export: AuditExport) -> None:
+    """Raise HubFailure as `make_upkeep` does. Sends nothing, and opens no file."""
+    if export.otlp_endpoint:
+        _otlp_sink()
+    if export.bucket_url:
+        bucket_named("audit.export.bucket_url", export.bucket_url)
+
+
+def _otlp_sink() -> type[OtlpSink]:
     try:
         from toolhub_service.app.audit_otlp import OtlpSink
     except ModuleNotFoundError as missing:
         raise not_installed("audit.export.otlp_endpoint", "otlp") from missing
+    return OtlpSink
+
+
+def _otlp(deps: Deps, endpoint: str, tenant_of: Callable[[str], str]) -> Sink:
     service = {"service.name": deps.settings.tracing.service_name, "service.version": __version__}
-    return OtlpSink(endpoint, service, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), tenant_of)
+    return _otlp_sink()(endpoint, service, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), tenant_of)
 
 
 def _bucket(url: str) -> Sink:
-    try:
-        import obstore
+    store = bucket_named("audit.export.bucket_url", url)
+    import obstore
 
-        from toolhub_service.stores.blobs.bucket import bucket_of
-    except ModuleNotFoundError as missing:
-        raise not_installed("audit.export.bucket_url", "s3") from missing
-    try:
-        store = bucket_of(url, os.environ)
-    except OSError as unreadable:
-        message = f"audit.export.bucket_url: a secret file cannot be read: {unreadable.strerror}."
-        raise HubFailure(StartReason.BUCKET_SECRET_UNREADABLE, message) from unreadable
-    except ValueError as wrong:
-        raise HubFailure(StartReason.BUCKET_URL_INVALID, f"audit.export.bucket_url: {wrong}.") from wrong
     return BucketSink(partial(obstore.put, store))

@@ -42,9 +42,10 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Unread
 from toolhub_service.runtime.steps import Executor
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.upkeep import AuditUpkeep
-from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
+from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook, check_webhook
 from toolhub_service.telemetry.observer import JobTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
 
@@ -187,11 +188,7 @@ def _engine(deps: Deps) -> JobEngine:
     settings = deps.settings
     if settings.jobs.engine == "inprocess":
         return InprocessEngine(settings.jobs.max_running)
-    if not settings.stores.redis_url:
-        raise HubFailure(
-            StartReason.ENGINE_NEEDS_REDIS,
-            "jobs.engine is docket, which delivers through Redis: set stores.redis_url, or jobs.engine to inprocess.",
-        )
+    check_engine(settings)
     try:
         from toolhub_service.engines.docket_engine import DocketEngine
     except ModuleNotFoundError as missing:
@@ -199,6 +196,15 @@ def _engine(deps: Deps) -> JobEngine:
     name = f"{settings.stores.redis_prefix}docket"
     redelivery_s = 1.5 * settings.jobs.dead_after_s  # no sooner than a death is noticed
     return DocketEngine(settings.stores.redis_url, name, settings.jobs.max_running, redelivery_s)
+
+
+def check_engine(settings: Settings) -> None:
+    """Raise HubFailure when the engine of jobs and the stores do not fit together."""
+    if settings.jobs.engine == "docket" and not settings.stores.redis_url:
+        raise HubFailure(
+            StartReason.ENGINE_NEEDS_REDIS,
+            "jobs.engine is docket, which delivers through Redis: set stores.redis_url, or jobs.engine to inprocess.",
+        )
 
 
 def _job_terms(deps: Deps) -> JobTerms:
@@ -306,17 +312,24 @@ def _inner_calls(
 
 def make_webhook(deps: Deps) -> ApprovalWebhook | None:
     """Return None when no webhook is configured. Raises HubFailure for an unreadable secret or an invalid URL."""
-    settings = deps.settings.approvals
-    if not settings.webhook_url:
+    url, secret = deps.settings.approvals.webhook_url, webhook_secret(deps.settings)
+    if not url:
         return None
+    return ApprovalWebhook(url, secret, clock=deps.clock, randomness=deps.randomness, log=deps.observing.log)
+
+
+def webhook_secret(settings: Settings) -> bytes:
+    """Return the secret with which approvals are announced; nothing without a webhook. Raises as `make_webhook`."""
+    of = settings.approvals
+    if not of.webhook_url:
+        return b""
     try:
         # Stripped, because editors and `echo` end a file with a line feed that no receiver signs with.
-        secret = Path(settings.webhook_secret_file).expanduser().read_bytes().strip()
-        return ApprovalWebhook(
-            settings.webhook_url, secret, clock=deps.clock, randomness=deps.randomness, log=deps.observing.log
-        )
+        secret = Path(of.webhook_secret_file).expanduser().read_bytes().strip()
+        check_webhook(of.webhook_url, secret)
+        return secret
     except OSError as unreadable:
-        reason = unreadable.strerror if settings.webhook_secret_file else "it is not set"
+        reason = unreadable.strerror if of.webhook_secret_file else "it is not set"
         problem = f"approvals.webhook_secret_file: {reason}"
     except ValueError as wrong:
         problem = str(wrong)

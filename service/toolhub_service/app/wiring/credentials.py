@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolhub_service.adapters.caller_auth import per_user_terms
@@ -14,10 +16,12 @@ from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores
 from toolhub_service.config.source_config import SourceValues
 from toolhub_service.credentials.sealing import NOT_INSTALLED, KeyUnfit, SealingKeys, is_installed, key_of
+from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.spec import StartReason
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.credentials_section import SealingKey
 from toolhub_service.settings.document import Settings
 
@@ -31,25 +35,55 @@ def make_vault(deps: Deps, stores: Stores, tenants: TenantDirectory) -> Vault:
 
     Without a configured key, one is made when a source first needs it.
     """
-    settings = deps.settings
-    if settings.credentials.keys:
-        try:
-            keys = sealing_keys(settings)
-        except ValueError as unfit:
-            raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.keys: {unfit}.") from unfit
-        return Vault(stores.credentials, lambda: keys, deps.clock, deps.randomness, tenants.tenancy_of)
-    return Vault(stores.credentials, lambda: sealing_keys(settings), deps.clock, deps.randomness, tenants.tenancy_of)
+    settings, keys = deps.settings, named_keys(deps.settings)
+    return Vault(
+        stores.credentials, lambda: keys or sealing_keys(settings), deps.clock, deps.randomness, tenants.tenancy_of
+    )
+
+
+def named_keys(settings: Settings) -> SealingKeys | None:
+    """Return the keys of `credentials.keys`; None when the hub uses its own. Raises HubFailure."""
+    if not settings.credentials.keys:
+        return None
+    try:
+        return sealing_keys(settings)
+    except ValueError as unfit:
+        raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.keys: {unfit}.") from unfit
 
 
 def open_hosts(deps: Deps, vault: Vault) -> CallersOfHosts | None:
     """Return the hosts of `credentials.hosts`; None when there are none. Raises HubFailure."""
-    hosts = deps.settings.credentials.hosts
-    if not hosts:
+    if not deps.settings.credentials.hosts:
         return None
-    values = SourceValues(deps.redactor)
+    with _hosts_refused():
+        return CallersOfHosts(vault, _host_terms(deps.settings, deps.redactor))
+
+
+def check_hosts(settings: Settings) -> None:
+    """Raise HubFailure as `open_hosts` does, without making a key."""
+    with _hosts_refused():
+        if _host_terms(settings, Redactor()) and not makes_own_key(settings):
+            sealing_keys(settings)
+
+
+def makes_own_key(settings: Settings) -> bool:
+    """Return whether the hub makes a key for itself when one is first needed."""
+    is_shared = settings.stores.redis_url or settings.stores.postgres_url
+    has_key = settings.credentials.keys or Paths(settings).credentials_key.exists()
+    return is_installed() and not (is_shared or has_key)
+
+
+def _host_terms(settings: Settings, redactor: Redactor) -> list[PerUserTerms]:
+    """Return on which terms callers' credentials go to each host. Raises ValueError."""
+    values, hosts = SourceValues(redactor), settings.credentials.hosts
+    found = (per_user_terms(host.name, host.auth, host.url.rstrip("/"), values, "") for host in hosts)
+    return [terms for terms in found if terms is not None]
+
+
+@contextmanager
+def _hosts_refused() -> Iterator[None]:
     try:
-        terms = [per_user_terms(host.name, host.auth, host.url.rstrip("/"), values, "") for host in hosts]
-        return CallersOfHosts(vault, filter(None, terms))
+        yield
     except ValueError as unfit:
         raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.hosts: {unfit}.") from unfit
 

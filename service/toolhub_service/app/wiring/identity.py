@@ -48,6 +48,16 @@ def issuer_terms(settings: Settings) -> list[IssuerTerms]:
     return [_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
 
 
+def check_credentials(settings: Settings) -> list[IssuerTerms]:
+    """Return the terms of the issuers. Raises ListenRefused when tokens or certificates are wanted and unusable."""
+    terms = issuer_terms(settings)
+    if terms and not is_installed():
+        raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
+    if {"spiffe", "xfcc"} & set(settings.auth.modes) and not spiffe.is_installed():
+        raise ListenRefused(f"auth.modes has spiffe or xfcc, and {spiffe.NOT_INSTALLED}.")
+    return terms
+
+
 class Credentials(msgspec.Struct, frozen=True):
     """The accepted credentials, by entrance."""
 
@@ -62,9 +72,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
 
     Raises KeyFileInvalid, and ListenRefused when tokens or certificates are wanted and unusable.
     """
-    terms, url = issuer_terms(deps.settings), deps.settings.server.mcp.public_url
-    if terms and not is_installed():
-        raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
+    terms, url = check_credentials(deps.settings), deps.settings.server.mcp.public_url
     tokens, who = Tokens(terms, deps.clock), describe(policy)
     by_certificate = _by_certificate(deps, who, access)
     keys = KnownKeys(deps.paths.key_file().read(), who, lambda: deps.clock.unix_ms() / 1_000, policy.tenancy)
@@ -98,8 +106,6 @@ def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) 
     auth, domains = deps.settings.auth, deps.settings.auth.spiffe.trust_domains
     if not {"spiffe", "xfcc"} & set(auth.modes):
         return {}
-    if not spiffe.is_installed():
-        raise ListenRefused(f"auth.modes has spiffe or xfcc, and {spiffe.NOT_INSTALLED}.")
     peers = Peers(lambda: deps.certificates.trusted, lambda: deps.clock.unix_ms() / 1_000)
     principals = SpiffePrincipals(who, {domain.name: domain.tenant for domain in domains})
     proxies = Proxies(auth.xfcc.proxies)

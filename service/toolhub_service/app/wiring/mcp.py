@@ -202,10 +202,17 @@ def _base_of(settings: Settings, host: str, port: int) -> str:
 
 def _state_key(deps: Deps, plan_key: bytes) -> bytes:
     """Return the key. Raises OSError, SecretFileInvalid."""
-    file = deps.settings.server.mcp.state_key_file
+    if key := given_state_key(deps.settings):
+        return key
+    # Derived: with one key for two purposes, data sealed for one could be used for the other.
+    return hashlib.sha256(b"mcp request state\n" + plan_key).digest()
+
+
+def given_state_key(settings: Settings) -> bytes:
+    """Return the key of `server.mcp.state_key_file`; nothing when the setting is empty. Raises as `_state_key`."""
+    file = settings.server.mcp.state_key_file
     if not file:
-        # Derived: with one key for two purposes, data sealed for one could be used for the other.
-        return hashlib.sha256(b"mcp request state\n" + plan_key).digest()
+        return b""
     return read_key(Path(file).expanduser(), "write 64 hexadecimal digits, such as those of `openssl rand -hex 32`")
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from toolhub.v1.tool_service_pb2 import ServerInfo
 from toolhub_service import __version__
 from toolhub_service.app.files.modes import problem_of
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.files.policy_files import PolicyFile
 from toolhub_service.app.files.sources_file import SourcesFile
 from toolhub_service.app.listening import listening_of
@@ -81,8 +82,7 @@ def make_sourcing(
         breaker_of=breaker_of,
         is_disabled=toolbox.is_disabled,
     )
-    required, check = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
-    file = SourcesFile(deps.paths.sources, required=required, check=check)
+    file = make_sources_file(deps.settings)
     return SourceRuntime(
         deps,
         sources,
@@ -98,9 +98,14 @@ def make_sourcing(
     )
 
 
-def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
-    required, check = bool(deps.settings.policy.file), partial(problem_of, settings=deps.settings)
-    return PolicyFile(deps.paths.policy, policy, required=required, check=check)
+def make_policy_file(settings: Settings, policy: LivePolicy) -> PolicyFile:
+    required, check = bool(settings.policy.file), partial(problem_of, settings=settings)
+    return PolicyFile(Paths(settings).policy, policy, required=required, check=check)
+
+
+def make_sources_file(settings: Settings) -> SourcesFile:
+    required, check = bool(settings.sources.file), partial(problem_of, settings=settings)
+    return SourcesFile(Paths(settings).sources, required=required, check=check)
 
 
 def make_server(

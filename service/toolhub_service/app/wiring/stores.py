@@ -28,6 +28,7 @@ from toolhub_service.domain.tool import UsageStore
 from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.search.usage_index import KEEP
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.blobs.disk import DiskBlobs
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
@@ -44,6 +45,8 @@ from toolhub_service.stores.sqlite.records import SqliteApprovals, SqliteArtifac
 from toolhub_service.stores.sqlite.usage import SqliteUsage
 
 if TYPE_CHECKING:
+    from obstore.store import S3Store
+
     from toolhub_service.stores.redis.link import RedisLink
 
 
@@ -103,20 +106,31 @@ class Stores(msgspec.Struct, frozen=True):
 def make_stores(deps: Deps) -> Stores:
     """Return the stores. Raises HubFailure when the configured ones are not installed, or do not fit together."""
     settings = deps.settings.stores
+    check_stores(deps.settings)
     if settings.kind == "postgres":
         return _in_postgres(deps)
     stores = _shared(deps) if settings.redis_url else _own(deps)
     return _with_postgres(deps, stores) if settings.postgres_url else stores
 
 
+def check_stores(settings: Settings) -> None:
+    """Raise HubFailure when the configured stores do not fit together, or to the number of workers."""
+    stores = settings.stores
+    if stores.kind == "postgres" and not stores.postgres_url:
+        raise HubFailure(
+            StartReason.STORES_NEED_POSTGRES,
+            "stores.kind is postgres, and no PostgreSQL is named: set stores.postgres_url, or stores.kind to sqlite.",
+        )
+    if stores.kind == "memory" and not stores.redis_url and settings.server.workers > 1:
+        raise HubFailure(
+            StartReason.STORES_NOT_SHARED,
+            "stores.kind is memory, which several workers cannot share: set server.workers to 1, or use sqlite.",
+        )
+
+
 def _own(deps: Deps) -> Stores:
     settings, terms = deps.settings, deps.settings.idempotency
     if settings.stores.kind == "memory":
-        if settings.server.workers > 1:
-            raise HubFailure(
-                StartReason.STORES_NOT_SHARED,
-                "stores.kind is memory, which several workers cannot share: set server.workers to 1, or use sqlite.",
-            )
         keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
         records = (MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP), InProcessItems())
         return Stores(
@@ -189,11 +203,6 @@ def _with_postgres(deps: Deps, stores: Stores) -> Stores:
 
 def _in_postgres(deps: Deps) -> Stores:
     settings, terms = deps.settings.stores, deps.settings.idempotency
-    if not settings.postgres_url:
-        raise HubFailure(
-            StartReason.STORES_NEED_POSTGRES,
-            "stores.kind is postgres, and no PostgreSQL is named: set stores.postgres_url, or stores.kind to sqlite.",
-        )
     try:
         from toolhub_service.stores.postgres.counts import PostgresCounts
         from toolhub_service.stores.postgres.items import PostgresItems
@@ -244,17 +253,25 @@ def make_blobs(deps: Deps) -> Blobs:
     url = deps.settings.artifacts.bucket_url
     if not url:
         return DiskBlobs(str(deps.paths.artifacts))
+    store = bucket_named("artifacts.bucket_url", url)
+    from toolhub_service.stores.blobs.bucket import BucketBlobs
+
+    return BucketBlobs(store)
+
+
+def bucket_named(setting: str, url: str) -> S3Store:
+    """Return the bucket of a setting; nothing is sent. Raises HubFailure, which names the setting."""
     try:
-        from toolhub_service.stores.blobs.bucket import open_bucket
+        from toolhub_service.stores.blobs.bucket import bucket_of
     except ModuleNotFoundError as missing:
-        raise not_installed("artifacts.bucket_url", "s3") from missing
+        raise not_installed(setting, "s3") from missing
     try:
-        return open_bucket(url, os.environ)
+        return bucket_of(url, os.environ)
     except OSError as unreadable:
-        message = f"artifacts.bucket_url: a secret file cannot be read: {unreadable.strerror}."
+        message = f"{setting}: a secret file cannot be read: {unreadable.strerror}."
         raise HubFailure(StartReason.BUCKET_SECRET_UNREADABLE, message) from unreadable
     except ValueError as wrong:
-        raise HubFailure(StartReason.BUCKET_URL_INVALID, f"artifacts.bucket_url: {wrong}.") from wrong
+        raise HubFailure(StartReason.BUCKET_URL_INVALID, f"{setting}: {wrong}.") from wrong
 
 
 def make_artifacts(

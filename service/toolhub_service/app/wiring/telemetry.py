@@ -192,10 +192,15 @@ async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
     try:
         return await endpoint.start(host, port)
     except OSError as taken:
-        raise OSError(
-            f"cannot serve metrics on {listen}: the address is in use or not ours. Stop what listens there, or set "
-            "metrics.listen (TOOLHUB_METRICS_LISTEN) to another address, or to nothing for no metrics."
-        ) from taken
+        raise cannot_serve_metrics(listen) from taken
+
+
+def cannot_serve_metrics(listen: str) -> OSError:
+    """Return the error of a metrics address that cannot be bound."""
+    return OSError(
+        f"cannot serve metrics on {listen}: the address is in use or not ours. Stop what listens there, or set "
+        "metrics.listen (TOOLHUB_METRICS_LISTEN) to another address, or to nothing for no metrics."
+    )
 
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:

@@ -112,18 +112,18 @@ def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searchin
         learning = UsageLearning(stores.usage, clock=clock, redact=redact, notify=notify)
         deps.observing.calls.learn = learning.settled
     search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=clock.unix_ms)
-    embedder = _embedder(deps)
+    embedder = embedder_of(deps.settings)
     meanings = ToolMeanings(catalog, embedder, notify=notify, redact=redact) if embedder is not None else None
     return Searching(search, learning, meanings, notify)
 
 
-def _embedder(deps: Deps) -> Embedder | None:
+def embedder_of(settings: Settings) -> Embedder | None:
     """Return the object that `search.embedder` names, called when it is a class or a function. Raises HubFailure."""
-    path = deps.settings.search.embedder
+    path = settings.search.embedder
     if not path:
         return None
     module, _, name = path.partition(":")
-    if not is_trusted(module, deps.settings.tools.trusted_namespaces):
+    if not is_trusted(module, settings.tools.trusted_namespaces):
         raise _unusable(path, "its module is not in tools.trusted_namespaces")
     try:
         found = getattr(importlib.import_module(module), name)

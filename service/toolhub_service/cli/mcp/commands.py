@@ -232,7 +232,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 def _embedded(settings: Settings, api_key: str) -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
-    from toolhub_service.cli.start_refusals import refusals, start_refusal
+    from toolhub_service.app.start_refusals import refusals, start_refusal
     from toolhub_service.mcp_server.http.listener import is_installed
     from toolhub_service.sandbox.kernel_walls import hide_memory
 

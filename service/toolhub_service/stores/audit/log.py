@@ -32,13 +32,13 @@ from toolhub_service.stores.audit.events import (
     export_line,
     news,
     page_of,
-    tampered,
 )
-from toolhub_service.stores.audit.keyring import Keyring, open_keyring
+from toolhub_service.stores.audit.keyring import Keyring
+from toolhub_service.stores.audit.opening import has_begun, keyring_of
 from toolhub_service.stores.audit.presentation import are_clean, encodable, presentable
 from toolhub_service.stores.audit.retention import EventArchive, prune
 from toolhub_service.stores.audit.sqlite import SqliteEvents
-from toolhub_service.stores.audit.verify import adopt, attest_events, verify_events
+from toolhub_service.stores.audit.verify import adopt, verify_events
 from toolhub_service.stores.audit.writer import GroupWriter, WriterTiming
 
 _EXPORT_PAGE: Final = 500
@@ -118,21 +118,10 @@ class ChainedAuditLog:
         self._group.start()
 
     def _open(self) -> tuple[Keyring, CheckpointFile]:
-        # The key is looked for first, because another worker may make the tables of a log before its key. A checkpoint
-        # line without a key also shows that tables were made: both may have been removed together.
-        begun = self.events.is_made_with_key and self._key_path.exists()
-        begun = begun or bool(read_lines(self._checkpoint_path))
-        with closing(self.events.open(create=self._begin or not begun)) as table:
+        names = (self.events, self._checkpoint_path, self._key_path)
+        with closing(self.events.open(create=self._begin or not has_begun(*names))) as table:
             lines = read_lines(self._checkpoint_path)  # before the events: each is stored before a line attests it
-            is_empty = table.is_empty()
-            attested = lines or read_lines(self._checkpoint_path)  # another worker may have begun in between
-            if not (attested or self._begin or is_empty) and self.events.is_made_with_key:
-                raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
-            if self._begin and not is_empty:
-                raise tampered("The audit log's tables hold events, so that no log can begin in them")
-            keyring = open_keyring(self._key_path, create=is_empty and not lines)
-            if is_empty and attest_events(lines, keyring):
-                raise tampered(f"The audit log holds no event, yet {self._checkpoint_path} attests some")
+            keyring = keyring_of(*names, is_empty=table.is_empty(), lines=lines, begins=self._begin)
             checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
             adopt(table, self._checkpoint_path, checkpoints, keyring)
             opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)

@@ -99,6 +99,16 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def connect_to_look(path: Path) -> sqlite3.Connection:
+    """Like `connect_to_read`, for a log that nobody else may write: no file is made beside it. Raises sqlite3.Error."""
+    # Without a -wal file no hub runs: `immutable` then reads it without making -wal and -shm (sqlite.org/uri.html).
+    if path.with_name(f"{path.name}-wal").exists():
+        return connect_to_read(path)
+    connection = sqlite3.connect(path.absolute().as_uri() + "?immutable=1", uri=True, isolation_level=None)
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return connection
+
+
 class transaction:  # noqa: N801 — used as a statement
     """Run the block in BEGIN IMMEDIATE … COMMIT; roll back on any exception."""
 
@@ -164,6 +174,16 @@ _OLD_END: Final = """SELECT sequence, mac FROM events WHERE writer = :writer AND
         AND (at_unix_ms >= :before OR row > :max_row)), :until)
 ORDER BY sequence DESC LIMIT 1"""
 _ROW_MAX: Final = 2**63 - 1
+_NEWEST: Final = f"""SELECT {COLUMNS} FROM (SELECT * FROM events ORDER BY row DESC LIMIT ?)
+ORDER BY writer, sequence"""  # noqa: S608 — fixed text
+# A loose index scan from writer to writer, instead of over all rows.
+_ENDS: Final = """
+WITH RECURSIVE found AS (
+    SELECT min(writer) AS writer FROM events
+    UNION ALL
+    SELECT (SELECT min(e.writer) FROM events e WHERE e.writer > found.writer) FROM found WHERE writer IS NOT NULL)
+SELECT e.writer, e.sequence, e.mac FROM found JOIN events e ON e.writer = found.writer
+    AND e.sequence = (SELECT max(l.sequence) FROM events l WHERE l.writer = found.writer)"""
 
 
 class SqliteEvents:
@@ -176,15 +196,17 @@ class SqliteEvents:
     check_s = 5.0
     is_made_with_key = True
 
-    def __init__(self, database: Path, *, max_size_bytes: int = 0) -> None:
+    def __init__(self, database: Path, *, max_size_bytes: int = 0, only_looks: bool = False) -> None:
+        """`only_looks`: for commands that change no byte, whether a hub runs or not."""
+        self._connect_to_read = connect_to_look if only_looks else connect_to_read
         self._database = database
         self._max_size_bytes = max_size_bytes
         self._cursors = database.with_name(CURSORS)
         self._cursors_lock = threading.Lock()
 
     def open(self, *, create: bool) -> SqliteEventTable:
-        if not create and not self._database.exists():
-            raise tampered(f"The audit log's database {self._database} is gone")
+        if not create:
+            self._check_exists()
         connection = connect(self._database, max_size_bytes=self._max_size_bytes, create=create)
         try:
             table = SqliteEventTable(connection, self._database)
@@ -194,21 +216,45 @@ class SqliteEvents:
             connection.close()
             raise
 
+    def _check_exists(self) -> None:
+        if not self._database.exists():
+            raise tampered(f"The audit log's database {self._database} is gone")
+
+    def has_tables(self) -> bool:
+        """Return whether the file exists and holds anything. Raises sqlite3.Error."""
+        if not self._database.exists():
+            return False
+        with closing(self._connect_to_read(self._database)) as connection:
+            return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+    def check_tables(self) -> bool:
+        """Return whether they hold no event. Raises HubFailure AUDIT_LOG_CHANGED as `open` does, and sqlite3.Error."""
+        self._check_exists()
+        with closing(self._connect_to_read(self._database)) as connection:
+            if problem := schema_problem(connection):
+                raise tampered(problem[:1].upper() + problem[1:])
+            return connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
+
+    def has_more_than(self, limit: int) -> bool:
+        """Return whether there are more events than that, whatever their number. Raises sqlite3.Error."""
+        with closing(self._connect_to_read(self._database)) as connection:
+            return connection.execute("SELECT 1 FROM events LIMIT 1 OFFSET ?", (limit,)).fetchone() is not None
+
     def last_row(self) -> int:
         """Return the latest row's number, in a fraction of a millisecond."""
-        with closing(connect_to_read(self._database)) as connection:
+        with closing(self._connect_to_read(self._database)) as connection:
             (row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
             return int(row)
 
     def newest_unix_ms(self) -> int:
-        with closing(connect_to_read(self._database)) as connection:
+        with closing(self._connect_to_read(self._database)) as connection:
             (newest,) = connection.execute("SELECT coalesce(max(at_unix_ms), 0) FROM events").fetchone()
             return int(newest)
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
         terms, parameters = condition(where, after)
         query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
-        with closing(connect_to_read(self._database)) as connection:
+        with closing(self._connect_to_read(self._database)) as connection:
             found = sqlite_page(connection, where, after, limit)
             return connection.execute(query, (*parameters, limit)).fetchall() if found is None else found
 
@@ -252,7 +298,7 @@ class SqliteEvents:
 
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
-        with closing(connect_to_read(self._database)) as connection:
+        with closing(self._connect_to_read(self._database)) as connection:
             connection.execute("BEGIN")
             yield _Snapshot(connection)
 
@@ -382,6 +428,24 @@ class _Snapshot:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    def last_rows(self, limit: int) -> list[tuple[Any, ...]]:
+        """Return the newest events, by writer and sequence."""
+        return self._connection.execute(_NEWEST, (limit,)).fetchall()
+
+    def last_copies(self, limit: int) -> list[tuple[Any, Any]]:
+        """Return the copies of the newest checkpoints, in their order."""
+        query = "SELECT number, line FROM checkpoints ORDER BY number DESC LIMIT ?"
+        return self._connection.execute(query, (limit,)).fetchall()[::-1]
+
+    def ends(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield writer, sequence and tag of each chain's last event, by a step from writer to writer."""
+        return self._connection.execute(_ENDS)
+
+    def tag_of(self, writer: str, sequence: int) -> Any:
+        """Return the tag of that event; None when it is missing."""
+        found = self._connection.execute(_TAG, (writer, sequence)).fetchone()
+        return found and found[0]
 
     def copies(self) -> list[tuple[Any, Any]]:
         return self._connection.execute("SELECT number, line FROM checkpoints ORDER BY number").fetchall()

@@ -123,8 +123,11 @@ class Claims:
         """Return the highest number of events ever attested; 0 when there were none."""
         return max(self.heads.get(writer, {}), default=0)
 
-    def add_file(self, lines: list[bytes]) -> None:
-        """Add every genuine line; record where the file itself was tampered with."""
+    def add_file(self, lines: list[bytes], *, is_whole: bool = True) -> None:
+        """Add every genuine line; record where the file itself was tampered with.
+
+        `is_whole` False: the lines are its end, so that nothing is known of what is before the first.
+        """
         number, previous = 0, GENESIS
         self._lines = set(lines)
         for line in lines:
@@ -133,7 +136,8 @@ class Claims:
                 self._blame(_claimed_writer(line), f"line {number + 1} of the checkpoint file is not genuine")
                 number += 1
                 continue
-            if (checkpoint.number, checkpoint.previous) != (number + 1, previous):
+            is_begin = not (is_whole or number)
+            if not is_begin and (checkpoint.number, checkpoint.previous) != (number + 1, previous):
                 self._blame(checkpoint.writer, f"the checkpoint file was changed before line {checkpoint.number}")
             number, previous = checkpoint.number, checkpoint.mac
             self._take(checkpoint)

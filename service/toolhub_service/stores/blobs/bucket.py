@@ -65,11 +65,6 @@ _SETTINGS: Final = {
 }
 
 
-def open_bucket(url: str, environment: Mapping[str, str], *, settle_s: float = SETTLE_S) -> BucketBlobs:
-    """Like `bucket_of`."""
-    return BucketBlobs(bucket_of(url, environment), settle_s=settle_s)
-
-
 def bucket_of(url: str, environment: Mapping[str, str]) -> S3Store:
     """Return the bucket of `s3://name/prefix`.
 

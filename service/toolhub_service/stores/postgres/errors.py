@@ -32,7 +32,7 @@ def connection_was_lost(error: Exception) -> bool:
     return error.sqlstate is None or error.sqlstate.startswith("57P")
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     match error:
         case PoolClosed():
             return "the hub is closing"

@@ -37,10 +37,9 @@ async def migrate(connection: AsyncConnection) -> list[str]:
     known = migrations()
     async with connection.transaction():
         await connection.execute(_LOCK)
+        if await _is_new(connection):
+            await connection.execute(_MAKE)
         applied = await _applied(connection)
-        if strange := sorted(applied - known.keys()):
-            message = f"The tables in PostgreSQL belong to a newer version of the hub ({strange[-1]}); start that one."
-            raise HubFailure(StartReason.STORE_TOO_NEW, message)
         missing = [name for name in known if name not in applied]
         for name in missing:
             await connection.execute(known[name].encode())
@@ -50,8 +49,21 @@ async def migrate(connection: AsyncConnection) -> list[str]:
     return missing
 
 
+async def check_version(connection: AsyncConnection) -> None:
+    """Raise HubFailure STORE_TOO_NEW as `migrate` does. Changes nothing."""
+    if not await _is_new(connection):
+        await _applied(connection)
+
+
+async def _is_new(connection: AsyncConnection) -> bool:
+    return await (await connection.execute(_IS_NEW)).fetchone() == (True,)
+
+
 async def _applied(connection: AsyncConnection) -> set[str]:
-    if await (await connection.execute(_IS_NEW)).fetchone() == (True,):
-        await connection.execute(_MAKE)
+    """Return the names of the migrations that were applied. Raises HubFailure STORE_TOO_NEW."""
     rows = await (await connection.execute("SELECT name FROM store_migrations")).fetchall()
-    return {name for (name,) in rows}
+    applied = {name for (name,) in rows}
+    if strange := sorted(applied - migrations().keys()):
+        message = f"The tables in PostgreSQL belong to a newer version of the hub ({strange[-1]}); start that one."
+        raise HubFailure(StartReason.STORE_TOO_NEW, message)
+    return applied

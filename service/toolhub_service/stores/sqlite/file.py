@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,24 @@ _DAMAGED = (
     "It is damaged: restore it from a backup; or move it away with its -wal and -shm, and what it held is forgotten: "
     "open jobs and approvals, idempotency keys, pins."
 )
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Turn what is raised when the file is opened into a ToolFailure with a message for the operator."""
+    try:
+        yield
+    except FileTooNew as error:
+        raise _cannot_start(path, f"{error}. Start the newer hub, or move the file away.") from None
+    except (sqlite3.OperationalError, OSError) as error:
+        raise _cannot_start(path, f"{error}. Look at the folder, its owner and the disk.") from None
+    except sqlite3.Error as error:
+        raise _cannot_start(path, f"{error}. {_DAMAGED}") from None
+
+
+def _cannot_start(path: Path, why: str) -> ToolFailure:
+    message = f"The hub's own store {path} cannot be opened: {why}"
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, component="store", cause="start")
 
 
 class SqliteFile:
@@ -66,14 +85,8 @@ class SqliteFile:
 
     async def start(self) -> None:
         """Make or migrate the file. Raises ToolFailure TOOL_UNAVAILABLE with a message for the operator."""
-        try:
+        with opening(self.path):
             opened = await asyncio.to_thread(self._connect)
-        except FileTooNew as error:
-            raise self._cannot_start(f"{error}. Start the newer hub, or move the file away.") from None
-        except (sqlite3.OperationalError, OSError) as error:
-            raise self._cannot_start(f"{error}. Look at the folder, its owner and the disk.") from None
-        except sqlite3.Error as error:
-            raise self._cannot_start(f"{error}. {_DAMAGED}") from None
         self._reading = ThreadPoolExecutor(self._readers, "hub-db-reader")
         self._writer = FileWriter(self._connect, opened, asyncio.get_running_loop(), self._poll_s)
 
@@ -147,7 +160,3 @@ class SqliteFile:
             self._own.connection = None
             self._opened.remove(connection)
             connection.close()
-
-    def _cannot_start(self, why: str) -> ToolFailure:
-        message = f"The hub's own store {self.path} cannot be opened: {why}"
-        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, component="store", cause="start")

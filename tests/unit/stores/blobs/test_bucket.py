@@ -12,7 +12,7 @@ from tests.fakes.s3_server import BUCKET, FakeS3, fake_s3
 from tests.ports.blobs_suite import LARGE, BlobsSuite, content, digest, is_gone, poured, stored
 from toolhub_service.domain.artifact import Blobs
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.stores.blobs.bucket import BucketBlobs, open_bucket
+from toolhub_service.stores.blobs.bucket import BucketBlobs, bucket_of
 
 DATA = b"content" * 1_000
 URL = f"s3://{BUCKET}/hub/artifacts"
@@ -39,11 +39,11 @@ class TestBucketInAFolder(BlobsSuite):
 class TestBucketOfS3(BlobsSuite):
     @pytest.fixture
     def blobs(self, s3: FakeS3) -> Blobs:
-        return open_bucket(URL, s3.environment(), settle_s=-1.0)  # S3 has times in whole seconds
+        return BucketBlobs(bucket_of(URL, s3.environment()), settle_s=-1.0)  # S3 has times in whole seconds
 
 
 async def test_small_content_is_put_at_once_and_large_content_leaves_nothing_temporary(s3: FakeS3) -> None:
-    blobs = open_bucket(URL, s3.environment())
+    blobs = BucketBlobs(bucket_of(URL, s3.environment()))
     small = await stored(blobs, DATA)
     assert s3.contents.requests == [f"PUT hub/artifacts/{small[:2]}/{small[2:]}?"]
     large = await stored(blobs, LARGE)
@@ -52,7 +52,7 @@ async def test_small_content_is_put_at_once_and_large_content_leaves_nothing_tem
 
 
 async def test_a_server_that_takes_a_range_over_all_for_none_is_read_likewise(s3: FakeS3) -> None:
-    blobs = open_bucket(URL, s3.environment())
+    blobs = BucketBlobs(bucket_of(URL, s3.environment()))
     s3.contents.ignore_whole_ranges = True
     name = await stored(blobs, DATA)
     assert b"".join([chunk async for chunk in blobs.read(name, 0, 0)]) == DATA
@@ -60,7 +60,7 @@ async def test_a_server_that_takes_a_range_over_all_for_none_is_read_likewise(s3
 
 
 async def test_aborted_upload_takes_its_parts_back(s3: FakeS3) -> None:
-    writer = await open_bucket(URL, s3.environment()).writer()
+    writer = await BucketBlobs(bucket_of(URL, s3.environment())).writer()
     await poured(writer, LARGE)
     await writer.abort()
     assert (s3.contents.objects, s3.contents.uploads) == ({}, {})
@@ -68,7 +68,7 @@ async def test_aborted_upload_takes_its_parts_back(s3: FakeS3) -> None:
 
 async def test_copy_that_fails_is_reported_and_leaves_nothing(s3: FakeS3) -> None:
     s3.contents.refuse_copies = True
-    writer = await open_bucket(URL, s3.environment()).writer()
+    writer = await BucketBlobs(bucket_of(URL, s3.environment())).writer()
     await poured(writer, LARGE)
     with pytest.raises(ToolFailure):
         await writer.finish()
@@ -77,7 +77,7 @@ async def test_copy_that_fails_is_reported_and_leaves_nothing(s3: FakeS3) -> Non
 
 
 async def test_young_bytes_outlive_their_removal_and_old_ones_do_not(s3: FakeS3) -> None:
-    blobs = open_bucket(URL, s3.environment(), settle_s=60.0)
+    blobs = BucketBlobs(bucket_of(URL, s3.environment()), settle_s=60.0)
     sha256 = await stored(blobs, DATA)
     await blobs.remove(sha256)
     assert await content(blobs, sha256) == DATA
@@ -93,7 +93,7 @@ async def test_young_bytes_outlive_their_removal_and_old_ones_do_not(s3: FakeS3)
 async def test_a_refusing_bucket_is_reported_without_its_address(
     s3: FakeS3, status: int, kind: ErrorKind, retryable: bool
 ) -> None:
-    blobs = open_bucket(URL, s3.environment())
+    blobs = BucketBlobs(bucket_of(URL, s3.environment()))
     s3.contents.refuse_with = status
     writer = await blobs.writer()
     await writer.write(DATA)
@@ -108,7 +108,7 @@ async def test_a_refusing_bucket_is_reported_without_its_address(
 
 
 async def test_upload_that_breaks_half_way_fails_its_writer_instead_of_hanging(s3: FakeS3) -> None:
-    writer = await open_bucket(URL, s3.environment()).writer()
+    writer = await BucketBlobs(bucket_of(URL, s3.environment())).writer()
     await poured(writer, LARGE)
     s3.contents.refuse_with = 400
     with pytest.raises(ToolFailure) as refused:
@@ -118,11 +118,11 @@ async def test_upload_that_breaks_half_way_fails_its_writer_instead_of_hanging(s
 
 
 async def test_credential_comes_from_the_environment_or_from_secret_files(s3: FakeS3, tmp_path: Path) -> None:
-    await stored(open_bucket(URL, s3.environment()), DATA)
+    await stored(BucketBlobs(bucket_of(URL, s3.environment())), DATA)
     assert s3.contents.signed == {"test-id"}
     secret = tmp_path / "id"
     secret.write_text("from-a-file\n")
-    await stored(open_bucket(URL, s3.environment(AWS_ACCESS_KEY_ID_FILE=str(secret))), DATA)
+    await stored(BucketBlobs(bucket_of(URL, s3.environment(AWS_ACCESS_KEY_ID_FILE=str(secret)))), DATA)
     assert s3.contents.signed == {"test-id", "from-a-file"}
 
 
@@ -131,4 +131,4 @@ async def test_credential_comes_from_the_environment_or_from_secret_files(s3: Fa
 )
 def test_url_that_is_no_bucket_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="s3://"):
-        open_bucket(url, {})
+        bucket_of(url, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
-from toolhub_service.cli.start_refusals import start_refusal
+from toolhub_service.app.start_refusals import start_refusal
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.settings.loading import load_settings

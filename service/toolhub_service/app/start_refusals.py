@@ -5,12 +5,15 @@ The errors that callers read name no path and no address; the operator who start
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from toolhub_service.domain.errors.failure import ToolFailure
+    from toolhub_service.app.files.policy_files import PolicyFile
+    from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+    from toolhub_service.policy.snapshot import Change
     from toolhub_service.settings.document import Settings
 
 _DAMAGED = (
@@ -18,20 +21,45 @@ _DAMAGED = (
     "audit.key away together, and begin a new log with `toolhub audit begin`"
 )
 _UNUSABLE = "Check the folder's free space, owner and mode"
+_REMEDY: Final = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
+
+
+class StartRefused(Exception):
+    """The hub cannot start; the message says why and what to do."""
+
+
+def load_first_policy(file: PolicyFile) -> Change:
+    """Put the policy in force with which a hub starts. Raises StartRefused when the file is invalid.
+
+    While a hub runs an invalid file keeps the previous policy; at the start there is none.
+    """
+    change = file.load()
+    if not change.applied:
+        raise StartRefused(change.problem)
+    return change
 
 
 def start_refusal(refused: Exception, settings: Settings) -> str:
     """Return one line about an exception that prevents a start and is not a defect."""
-    from toolhub_service.domain.errors.failure import ToolFailure
+    from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+    from toolhub_service.domain.errors.reasons import Reason
 
     if isinstance(refused, ToolFailure):
         return _tool_failure(refused, settings)
+    if isinstance(refused, HubFailure) and refused.reason is Reason.AUDIT_UNREACHABLE:
+        return _unreachable_log(refused, settings)
     if not isinstance(refused, OSError):
         return str(refused)
     if refused.errno is None:  # raised by the hub, with its own message
         advice = "Find what listens there (`ss -ltnp`), or use another address with --listen."
         return f"{refused}. {advice}" if str(refused).startswith("cannot listen on") else str(refused)
     return f"{refused.filename or 'the system'}: {refused.strerror}. {_advice_for(refused, settings)}"
+
+
+def reason_and_remedy(line: str) -> tuple[str, str]:
+    """Return the two parts of a line of `start_refusal`; the second is empty where the reason says what to do."""
+    reason, *remedy = _REMEDY.split(line, maxsplit=1)
+    return reason, remedy[0] if remedy else ""
 
 
 def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
@@ -46,13 +74,23 @@ def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
         shown = _without_credentials(settings.stores.redis_url)
         return f"The Redis of stores.redis_url, {shown}, cannot be used: {reason}. Start it, or correct the URL."
     if details.get("store") == "postgres":
-        place = details.get("server")
-        return (
-            f"The PostgreSQL of stores.postgres_url, {place}, cannot be used: {reason}. Start it, or correct the URL."
-        )
+        return _postgres_unusable(str(details.get("server")), str(reason))
     if details.get("errno") and not reason:
         return f"{error.message} ({details['errno']}; artifacts: {Paths(settings).artifacts})"
     return f"{error.message} Reason: {reason}." if reason else error.message
+
+
+def _unreachable_log(refused: HubFailure, settings: Settings) -> str:
+    """The audit log is the first to connect to the server that the stores share."""
+    from toolhub_service.stores.postgres.errors import reason_of
+    from toolhub_service.stores.postgres.target import postgres_target
+
+    place = postgres_target(settings.stores.postgres_url, application="").shown
+    return _postgres_unusable(place, reason_of(refused.__cause__ or refused))
+
+
+def _postgres_unusable(place: str, reason: str) -> str:
+    return f"The PostgreSQL of stores.postgres_url, {place}, cannot be used: {reason}. Start it, or correct the URL."
 
 
 def _audit_failure(cause: BaseException | None, file: Path) -> str:
@@ -87,7 +125,6 @@ def refusals() -> tuple[type[Exception], ...]:
     from toolhub_service.app.files.key_file import KeyFileInvalid
     from toolhub_service.app.files.modes import FilesLoose
     from toolhub_service.app.listening import ListenRefused
-    from toolhub_service.app.serving import StartRefused
     from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
     from toolhub_service.settings.loading import SettingsInvalid
 
