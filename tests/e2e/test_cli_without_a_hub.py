@@ -199,7 +199,7 @@ def test_the_doctor_names_what_must_be_put_right(cli: CommandLine) -> None:
     states = {finding["name"]: finding["state"] for finding in result.json["findings"]}
     assert result.code == 1
     assert states["policy"] == states["key files"] == states["auth"] == "fail"
-    assert states["metrics port"] == "warn"
+    assert states["metrics port"] == "fail"
 
 
 def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: CommandLine) -> None:
