@@ -26,6 +26,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.credentials import certificate_checks
+from toolhub_service.app.doctor.start import start_findings
 from toolhub_service.app.files.key_file import Wanted
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.hub import open_hub
