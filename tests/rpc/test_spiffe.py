@@ -332,7 +332,7 @@ async def test_a_hub_that_could_not_know_anybody_by_certificates_does_not_start(
     assert late.state is State.WARN
     assert "server.max_connection_age_s" in late.advice
     monkeypatch.setattr("toolhub_service.identity.spiffe.find_spec", lambda _: None)
-    *_, lacking = certificate_checks(whole)
-    assert lacking.state is State.FAIL
+    (lacking,) = [each for each in await start_findings(whole) if each.name == "auth"]
+    assert (lacking.state, "auth.modes has spiffe or xfcc" in lacking.text) == (State.FAIL, True)
     with pytest.raises(ListenRefused, match=r"toolhub extras install spiffe"):
         await open_hub(settings_of(tmp_path, {**tls, "auth": auth}))

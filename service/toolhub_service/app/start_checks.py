@@ -31,7 +31,7 @@ from toolhub_service.app.wiring.stores import bucket_named, check_stores, not_in
 from toolhub_service.app.wiring.tools import embedder_of
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.errors.spec import HubReason, StartReason
-from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.policy.live import LivePolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.stores.audit.opening import check_log

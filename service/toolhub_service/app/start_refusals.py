@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from toolhub_service.app.files.policy_files import PolicyFile
     from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
-    from toolhub_service.policy.snapshot import Change
+    from toolhub_service.policy.live import Change
     from toolhub_service.settings.document import Settings
 
 _DAMAGED = (
