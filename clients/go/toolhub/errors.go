@@ -278,7 +278,7 @@ func Advice(kind string) string {
 	case KindApprovalRejected:
 		return "After a denial, do not request the same again. After an expiry, invoke without approval_id to request approval again."
 	case KindPlanRequired:
-		return "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments."
+		return "Read what the call would do: `details.effects`, or the plan of a DRY_RUN. If that is wanted, send the same call again with the plan: as `plan_digest`, or in the argument `details.plan_argument`."
 	case KindPathOutsideSandbox:
 		return "Use a path relative to the workspace, without symbolic links."
 	case KindNotFound:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -263,6 +264,32 @@ func TestToolCallsOfModelsAreMadeAndAnsweredInTheirForm(t *testing.T) {
 	}
 	if _, err := hub.RunToolCall(ctx, map[string]string{"type": "text"}, Call{}); !errors.Is(err, ErrNoToolCall) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestModelsCallIsUnderstoodByAnotherConnectionAndItsPlanCommitted(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	text := map[string]any{"path": "plans.txt", "text": "x", "overwrite": true}
+	if _, err := hub.Invoke(ctx, Call{Tool: "core/fs.writeText", Args: text, Purpose: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	arguments := `{"path": "plans.txt", "confirm": true`
+	digest := regexp.MustCompile(`toolhub_plan: "(plan_[a-z2-7]+)"`)
+	ask := func(arguments string) string {
+		item := map[string]any{"type": "function_call", "call_id": "7", "name": "core__fs_deletePath", "arguments": arguments}
+		message, err := hub.RunToolCall(ctx, item, Call{Purpose: "a test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(message["output"])
+	}
+	refused := ask(arguments + "}")
+	plan := digest.FindStringSubmatch(refused)
+	if plan == nil || !strings.Contains(refused, `Delete "plans.txt": 1 file, 1 byte.`) {
+		t.Fatal(refused)
+	}
+	if done := ask(arguments + `, "toolhub_plan": "` + plan[1] + `"}`); !strings.Contains(done, `"deleted":true`) {
+		t.Error(done)
 	}
 }
 

@@ -17,11 +17,13 @@ var ErrNoToolCall = errors.New(
 const noObject = "INVALID_INPUT: The arguments are not a JSON object. Send one object with a name for each argument, " +
 	"and nothing around it."
 
-// RunToolCall makes a model's tool call, and gives the message that answers it in the form of its API: OpenAI's Chat
+// RunToolCall makes a model's tool call and returns the message that answers it in the form of its API: OpenAI's Chat
 // Completions and Responses, Anthropic's Messages, and Gemini. call is what the model said, as its SDK has it, or as
-// JSON. The names are those of tools that this hub has exported, whose form its arguments are read in, or full ones. A
-// refusal is a message, too: it tells the model
-// what to do. more is what else is said of the call, such as its purpose.
+// JSON. The tool is named as any connection has exported it, or by its full name. The arguments are read in the form in
+// which this hub has exported the tool, else in the one that belongs to the kind of message: set more.ArgsForm if
+// another connection exported OPENAI_STRICT. A refusal is a message, too, and tells the model what to do: a call that
+// needs a plan is answered with the plan, which the model commits by calling again with toolhub_plan. more is what else
+// is said of the call, such as its purpose.
 func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[string]any, error) {
 	asked, err := readToolCall(call)
 	if err != nil {
@@ -30,13 +32,13 @@ func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[strin
 	if asked.args == nil {
 		return asked.answer(noObject, true), nil
 	}
-	more.Tool, more.Args = asked.name, asked.args
+	tool := exportedTool{asked.name, asked.form}
 	if known, ok := hub.exported.Load(asked.name); ok {
-		tool := known.(exportedTool)
-		more.Tool = tool.name
-		if more.ArgsForm == toolhubv1.ArgsForm_ARGS_FORM_UNSPECIFIED {
-			more.ArgsForm = tool.form
-		}
+		tool = known.(exportedTool)
+	}
+	more.Tool, more.Args = tool.name, asked.args
+	if more.ArgsForm == toolhubv1.ArgsForm_ARGS_FORM_UNSPECIFIED {
+		more.ArgsForm = tool.form
 	}
 	result, err := hub.Invoke(ctx, more)
 	var failed *CallFailed
@@ -56,7 +58,7 @@ type exportedTool struct {
 	form toolhubv1.ArgsForm
 }
 
-// argsForm is the form of arguments for definitions of that format; of OPENAI they are the tool's own.
+// argsForm is the form of arguments for definitions of that format.
 func argsForm(format toolhubv1.ExportFormat) toolhubv1.ArgsForm {
 	if _, ok := toolhubv1.ArgsForm_name[int32(format)]; ok {
 		return toolhubv1.ArgsForm(format)
@@ -64,9 +66,16 @@ func argsForm(format toolhubv1.ExportFormat) toolhubv1.ArgsForm {
 	return toolhubv1.ArgsForm_ARGS_FORM_UNSPECIFIED
 }
 
+const (
+	openAI    = toolhubv1.ArgsForm_ARGS_FORM_OPENAI
+	anthropic = toolhubv1.ArgsForm_ARGS_FORM_ANTHROPIC
+	gemini    = toolhubv1.ArgsForm_ARGS_FORM_GEMINI
+)
+
 type toolCall struct {
 	name   string
 	args   map[string]json.RawMessage // nil: what the model wrote is no JSON object
+	form   toolhubv1.ArgsForm         // of the definitions for the interface that such calls come from
 	answer func(text string, failed bool) map[string]any
 }
 
@@ -94,7 +103,7 @@ func readToolCall(call any) (*toolCall, error) {
 	}
 	switch {
 	case said.Type == "tool_use":
-		return &toolCall{said.Name, object(said.Input), func(text string, failed bool) map[string]any {
+		return &toolCall{said.Name, object(said.Input), anthropic, func(text string, failed bool) map[string]any {
 			message := map[string]any{"type": "tool_result", "tool_use_id": said.ID, "content": text}
 			if failed {
 				message["is_error"] = true
@@ -102,12 +111,12 @@ func readToolCall(call any) (*toolCall, error) {
 			return message
 		}}, nil
 	case said.Type == "function_call":
-		return &toolCall{said.Name, object([]byte(said.Arguments)), func(text string, _ bool) map[string]any {
+		return &toolCall{said.Name, object([]byte(said.Arguments)), openAI, func(text string, _ bool) map[string]any {
 			return map[string]any{"type": "function_call_output", "call_id": said.CallID, "output": text}
 		}}, nil
 	case said.Function != nil:
 		arguments := []byte(said.Function.Arguments)
-		return &toolCall{said.Function.Name, object(arguments), func(text string, _ bool) map[string]any {
+		return &toolCall{said.Function.Name, object(arguments), openAI, func(text string, _ bool) map[string]any {
 			return map[string]any{"role": "tool", "tool_call_id": said.ID, "content": text}
 		}}, nil
 	}
@@ -128,7 +137,7 @@ type geminiCall struct {
 }
 
 func (call *geminiCall) toolCall() *toolCall {
-	return &toolCall{call.Name, object(call.Args), func(text string, failed bool) map[string]any {
+	return &toolCall{call.Name, object(call.Args), gemini, func(text string, failed bool) map[string]any {
 		response := map[string]any{"output": text}
 		if failed {
 			response = map[string]any{"error": text}

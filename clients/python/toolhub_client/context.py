@@ -87,7 +87,8 @@ class CallOptions(TypedDict, total=False):
     expected_tool_digest: str
     """`ToolSpec.digest` of the tool as it was shown to the model: with another definition the call is refused."""
     args_form: ExportForm
-    """The form of `Hub.export` whose definition a model wrote the arguments for; `Hub.run_tool_call` sets it."""
+    """The form of `Hub.export` whose definition a model wrote the arguments for; `Hub.run_tool_call` sets it. Without
+    it, a program wrote them."""
     context: Context
     """In the place of the hub's. Without a `request_id` it has the hub's, and with it the workspace."""
     timeout: float | None

@@ -295,7 +295,8 @@ ADVICE: dict[str, str] = {
         "approval again."
     ),
     ErrorKind.PLAN_REQUIRED: (
-        "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments."
+        "Read what the call would do: `details.effects`, or the plan of a DRY_RUN. If that is wanted, send the "
+        "same call again with the plan: as `plan_digest`, or in the argument `details.plan_argument`."
     ),
     ErrorKind.PATH_OUTSIDE_SANDBOX: "Use a path relative to the workspace, without symbolic links.",
     ErrorKind.NOT_FOUND: (

@@ -65,8 +65,8 @@ _EXPORT_FORMATS: Mapping[ExportForm, tool_service_pb2.ExportFormat.ValueType] = 
     "gemini": tool_service_pb2.EXPORT_FORMAT_GEMINI,
     "mcp": tool_service_pb2.EXPORT_FORMAT_MCP,
 }
-# Of `openai` the arguments are the tool's own.
 _ARGS_FORMS: Mapping[ExportForm, call_pb2.ArgsForm.ValueType] = {
+    "openai": call_pb2.ARGS_FORM_OPENAI,
     "openai_strict": call_pb2.ARGS_FORM_OPENAI_STRICT,
     "anthropic": call_pb2.ARGS_FORM_ANTHROPIC,
     "gemini": call_pb2.ARGS_FORM_GEMINI,
@@ -244,14 +244,19 @@ class Hub:
         return tools, names
 
     async def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
-        """Make a model's tool call, and give the message that answers it: for OpenAI's Chat Completions and Responses,
-        Anthropic's Messages and Gemini. The names are those of tools that this object has exported, whose form its
-        arguments are read in, or full ones. A refusal is a message, too: it tells the model what to do. Raises
-        TypeError for what is no tool call, and HubError."""
+        """Make a model's tool call and return the message that answers it: for OpenAI's Chat Completions and Responses,
+        Anthropic's Messages and Gemini.
+
+        The tool is named as any connection has exported it, or by its full name. The arguments are read in the form in
+        which this object has exported the tool, else in the one that belongs to the kind of message: state
+        `args_form="openai_strict"` if another connection exported that. A refusal is a message, too, and tells the
+        model what to do: a call that needs a plan is answered with the plan, which the model commits by calling again
+        with `toolhub_plan`. Raises TypeError for what is no tool call, and HubError.
+        """
         asked = read_tool_call(call)
         if asked.args is None:
             return asked.answer(NO_OBJECT, True)
-        name, form = self._exported.get(asked.name, (asked.name, "openai"))
+        name, form = self._exported.get(asked.name, (asked.name, asked.form))
         options.setdefault("args_form", form)
         answer = await self.invoke(name, asked.args, **options)
         return asked.answer(to_text(answer), not answer.ok)
@@ -439,7 +444,7 @@ class Hub:
             purpose=options.get("purpose", ""),
             idempotency_key=key,
             expected_tool_digest=options.get("expected_tool_digest", ""),
-            args_form=_ARGS_FORMS.get(options.get("args_form", "openai"), call_pb2.ARGS_FORM_UNSPECIFIED),
+            args_form=_ARGS_FORMS[options["args_form"]] if "args_form" in options else call_pb2.ARGS_FORM_UNSPECIFIED,
         )
         context = options.get("context", self.context)
         if not context.request_id:

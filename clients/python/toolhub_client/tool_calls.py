@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from toolhub_client.answer import Answer
+from toolhub_client.context import ExportForm
 from toolhub_client.failures import CallFailed
 
 
@@ -21,11 +22,13 @@ class ToolCall:
     """What a model asks for."""
 
     name: str
-    """As it was exported."""
+    """The tool's name as it was exported."""
     args: Mapping[str, Any] | None
     """None: what the model wrote is no JSON object."""
     answer: Callable[[str, bool], dict[str, Any]]
     """The message for a text, and whether the call failed."""
+    form: ExportForm = "openai"
+    """Of the definitions for the interface that such calls come from."""
 
 
 def read_tool_call(call: object) -> ToolCall:
@@ -42,6 +45,7 @@ def read_tool_call(call: object) -> ToolCall:
                 "content": text,
                 **({"is_error": True} if failed else {}),
             },
+            "anthropic",
         )
     if kind == "function_call":
         call_id = _field(call, "call_id")
@@ -73,7 +77,7 @@ def _of_gemini(call: object) -> ToolCall:
         response = {"name": name, "response": {"error" if failed else "output": text}}
         return {"functionResponse": {**response, **({"id": call_id} if call_id else {})}}
 
-    return ToolCall(name, {} if args is None else args if isinstance(args, Mapping) else None, answer)
+    return ToolCall(name, {} if args is None else args if isinstance(args, Mapping) else None, answer, "gemini")
 
 
 def to_text(answer: Answer) -> str:

@@ -14,9 +14,9 @@ export type JsonObject = { [name: string]: unknown };
 /** The circumstances of a call: who asked for what piece of work, and what it may spend. */
 export type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
 
-/** By form of export: how the hub reads the arguments. Of `openai` they are the tool's own. */
+/** By form of export: how the hub reads the arguments. */
 const ARGS_FORMS = {
-  openai: ArgsForm.UNSPECIFIED,
+  openai: ArgsForm.OPENAI,
   openai_strict: ArgsForm.OPENAI_STRICT,
   anthropic: ArgsForm.ANTHROPIC,
   gemini: ArgsForm.GEMINI,
@@ -37,7 +37,7 @@ export interface Call extends CallLimits {
   approvalId?: string;
   /** `ToolSpec.digest` of the tool as the model was shown it: with another definition the call is refused. */
   expectedToolDigest?: string;
-  /** The form of `export` whose definition a model wrote `args` for; `runToolCall` sets it. */
+  /** The form of `export` whose definition a model wrote `args` for; `runToolCall` sets it. Without, a program wrote them. */
   argsForm?: keyof typeof ARGS_FORMS;
   /** In the place of the hub's. Without a `requestId` it has the hub's, and with it the workspace. */
   context?: Context;
@@ -62,7 +62,7 @@ export function intentOf(call: Call, idempotencyKey: string): ToolIntent {
     purpose: call.purpose ?? "",
     expectedToolDigest: call.expectedToolDigest ?? "",
     idempotencyKey,
-    argsForm: ARGS_FORMS[call.argsForm ?? "openai"],
+    argsForm: call.argsForm === undefined ? ArgsForm.UNSPECIFIED : ARGS_FORMS[call.argsForm],
   });
 }
 

@@ -45,7 +45,7 @@ export const ADVICE = {
    * call: it expired, was not issued by this hub, or caller, tool definition, arguments or policy verdict differ
    * from those of the plan.
    */
-  PLAN_REQUIRED: "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments.",
+  PLAN_REQUIRED: "Read what the call would do: `details.effects`, or the plan of a DRY_RUN. If that is wanted, send the same call again with the plan: as `plan_digest`, or in the argument `details.plan_argument`.",
   /** A path is absolute, leaves the workspace, or goes through a symbolic link. */
   PATH_OUTSIDE_SANDBOX: "Use a path relative to the workspace, without symbolic links.",
   /** The file or folder does not exist, or an allowed command is not installed. A job or an artifact does not

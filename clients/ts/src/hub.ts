@@ -296,14 +296,16 @@ export class Hub {
   }
 
   /**
-   * Make a model's tool call, and give the message that answers it in the form of its API. The names are those of tools
-   * that this object has exported, whose form the arguments are read in, or full ones. A refusal is a message, too: it
-   * tells the model what to do.
+   * Make a model's tool call and return the message that answers it in the form of its API. The tool is named as any
+   * connection has exported it, or by its full name. The arguments are read in the form in which this object has exported
+   * the tool, else in the one that belongs to the kind of message: state `argsForm: "openai_strict"` if another connection
+   * exported that. A refusal is a message, too, and tells the model what to do: a call that needs a plan is answered with
+   * the plan, which the model commits by calling again with `toolhub_plan`.
    */
   async runToolCall(call: ModelToolCall, more: Omit<Call, "tool" | "args"> = {}): Promise<ToolMessage> {
     const asked = readToolCall(call);
     if (asked.args === undefined) return asked.answer(NO_OBJECT, true);
-    const { tool, form } = this.exported.get(asked.name) ?? { tool: asked.name, form: "openai" as const };
+    const { tool, form } = this.exported.get(asked.name) ?? { tool: asked.name, form: asked.form };
     const result = await this.invoke({ argsForm: form, ...more, tool, args: asked.args });
     return asked.answer(textOf(result), !result.ok);
   }

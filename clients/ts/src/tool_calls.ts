@@ -50,6 +50,8 @@ interface Asked {
   name: string;
   /** Undefined: what the model wrote is no JSON object. */
   args: { [name: string]: unknown } | undefined;
+  /** Of the definitions for the interface that such calls come from. */
+  form: "openai" | "anthropic" | "gemini";
   answer: (text: string, failed: boolean) => ToolMessage;
 }
 
@@ -63,6 +65,7 @@ export function readToolCall(call: ModelToolCall): Asked {
     return {
       name: call.name,
       args: objectOf(call.input),
+      form: "anthropic",
       answer: (content, failed) => ({
         type: "tool_result",
         tool_use_id: call.id,
@@ -75,12 +78,14 @@ export function readToolCall(call: ModelToolCall): Asked {
     return {
       name: call.name,
       args: parsed(call.arguments),
+      form: "openai",
       answer: (output) => ({ type: "function_call_output", call_id: call.call_id, output }),
     };
   }
   return {
     name: call.function.name,
     args: parsed(call.function.arguments),
+    form: "openai",
     answer: (content) => ({ role: "tool", tool_call_id: call.id, content }),
   };
 }
@@ -91,6 +96,7 @@ function ofGemini(call: GeminiPart | GeminiFunctionCall): Asked {
   return {
     name,
     args: objectOf(args),
+    form: "gemini",
     answer: (text, failed) => ({
       functionResponse: {
         ...(id === undefined ? {} : { id }),

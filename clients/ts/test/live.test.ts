@@ -75,6 +75,23 @@ test("a model's tool calls are made and answered in their form", options, async 
   assert.ok("output" in broken && broken.output.startsWith("INVALID_INPUT: "));
 });
 
+test("a model's call is understood by another connection, and its plan committed", options, async () => {
+  const hub = connect(address);
+  const more = { purpose: "a test" };
+  await hub.invoke({ tool: "core/fs.writeText", args: { path: "plans.txt", text: "x", overwrite: true }, ...more });
+  const ask = async (input: object): Promise<string> => {
+    const block = { type: "tool_use" as const, id: "toolu_7", name: "core__fs_deletePath", input };
+    const message = await hub.runToolCall(block, more);
+    assert.ok("content" in message);
+    return message.content;
+  };
+  const args = { path: "plans.txt", confirm: true };
+  const refused = await ask(args);
+  assert.ok(refused.includes('Delete "plans.txt": 1 file, 1 byte.'), refused);
+  const plan = /toolhub_plan: "(plan_[a-z2-7]+)"/.exec(refused)?.[1];
+  assert.ok((await ask({ ...args, toolhub_plan: plan })).includes('"deleted":true'));
+});
+
 test("arguments are read in the form of their export", options, async () => {
   const hub = connect(address);
   const args = { text: "abcdef", maxChars: 3, marker: null };

@@ -149,6 +149,9 @@ class PolicySource(Protocol):
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         """Return whether some call of the tool could be allowed: lists and searches may show it."""
 
+    def could_require_plan(self, principal: Principal, spec: ToolSpec) -> bool:
+        """Return whether some call of the tool could need a plan: its definition then says how to send one."""
+
 
 class EventTail(Protocol):
     """A watch of the audit log: an async iterator that must be closed when it is no longer read."""

@@ -1,9 +1,10 @@
-"""One call of a client: run by the pipeline, as a task if it is long, with its approval.
+"""One call of a client: run by the pipeline, as a task if it is long, with its plan and its approval.
 
 An approval belongs to one principal and one call with these arguments, so a call that comes again finds its own: once
 granted it is used without the client naming it. Meanwhile, the first of these that the client supports: it asks its
 user, by an elicitation in the older protocol and an `input_required` result in the newer one; the call waits as a task;
-or it is refused with the approval's id. The user is never the approver: only an approver of the hub decides.
+or it is refused with the approval's id. The user is never the approver: only an approver of the hub decides. A plan is
+the user's or the model's to commit: `plan_confirmation.py`.
 """
 
 from __future__ import annotations
@@ -39,10 +40,25 @@ from toolhub_service.mcp_server.calls import (
     invoke,
     purpose_of,
     resource_link,
+    sent_plan,
 )
-from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited_approval, how_to_approve
+from toolhub_service.mcp_server.elicitation import (
+    ACCEPT,
+    NOT_ASKED,
+    Awaited,
+    Prompt,
+    awaited_approval,
+    how_to_approve,
+)
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
+from toolhub_service.mcp_server.plan_confirmation import (
+    PLAN_STATE,
+    args_text,
+    read_offered_plan,
+    refuse_changed,
+    refuse_declined,
+)
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.approvals.refusals import AGAIN
@@ -74,6 +90,12 @@ class Answered:
     is_accepted: bool
     ticket_id: str = ""
     """Of a login that the user was asked for instead of an approval."""
+    plan_digest: str = ""
+    """Of the plan that the user was asked about, or had accepted before the approval."""
+
+    @property
+    def declines_plan(self) -> bool:
+        return bool(self.plan_digest) and not self.approval_id and not self.is_accepted
 
 
 def parse_approval_answer(request_state: str | None, responses: InputResponses | None) -> Answered | None:
@@ -83,7 +105,17 @@ def parse_approval_answer(request_state: str | None, responses: InputResponses |
     is_accepted = getattr(response, "action", "") == "accept"
     if request_state.startswith(_LOGIN):
         return Answered("", is_accepted, request_state.removeprefix(_LOGIN))
-    return Answered(request_state, is_accepted)
+    if request_state.startswith(PLAN_STATE):
+        return Answered("", is_accepted, plan_digest=request_state.removeprefix(PLAN_STATE))
+    approval_id, _, plan_digest = request_state.partition(" ")
+    return Answered(approval_id, is_accepted, plan_digest=plan_digest)
+
+
+def resume_call(call: Call, came_back: Answered) -> Call:
+    """Return the call with what its user has accepted. Approval and plan are from the state sealed for this call: a
+    client cannot put others there."""
+    call = call._replace(plan_digest=came_back.plan_digest or call.plan_digest)
+    return call._replace(approval_id=came_back.approval_id) if came_back.is_accepted else call
 
 
 class Calling:
@@ -114,19 +146,24 @@ class Calling:
             call_id=self._engine.call_ids.next(),
             purpose=purpose_of(context),
             approval_id=approval_id or id_of(context, "approval_id"),
+            plan_digest=sent_plan(context),
             idempotency_key=id_of(context, "idempotency_key"),
         )._replace(client=client)
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
         """Return a CallToolResult, an InputRequiredResult when a person must act first, or a CreateTaskResult."""
-        # The id is from the state sealed for this call: a client cannot put another approval there.
-        if came_back is not None and came_back.is_accepted:
-            call = call._replace(approval_id=came_back.approval_id)
-            if came_back.ticket_id and self._engine.logins is not None:
+        if came_back is not None:
+            if came_back.declines_plan:
+                return error_to_dict(refuse_declined(self._offer.name_of(call.tool)))
+            call = resume_call(call, came_back)
+            if came_back.is_accepted and came_back.ticket_id and self._engine.logins is not None:
                 await self._engine.logins.wait_for_login(came_back.ticket_id, call.principal, _LOGIN_AGAIN_S)
         if declares_tasks(context) and self._lasts(call.tool) and not self._may_be_asked(call):
             return await self._made_as_job(context, call)
-        answer = await self._invoke(context, call)
+        made = await self._make_with_plan(context, call)
+        if isinstance(made, dict):
+            return made
+        call, answer = made
         approval = awaited_approval(answer.error)
         # Only once: an approval that does not fit would otherwise be retried for ever.
         if approval is not None and approval.is_granted and not call.approval_id:
@@ -136,6 +173,38 @@ class Calling:
         if (source := self._login_wanted(answer.error)) and (came_back is None or came_back.is_accepted):
             return await self._logging_in(context, call, answer, source, came_back)
         return await self._answer(context, call, answer)
+
+    async def _make_with_plan(self, context: Context, call: Call) -> tuple[Call, ToolResult] | dict[str, Any]:
+        """Make the call, and if its user accepts the plan that it needs, the call that commits this plan. Return the
+        call that was answered and the answer of the hub, or as `confirm_plan` the answer for the client."""
+        answer = await self._invoke(context, call)
+        planned = await self.confirm_plan(context, call, answer.error)
+        if planned is None:
+            return call, answer
+        if not isinstance(planned, Call):
+            return planned
+        answer = await self._invoke(context, planned)
+        if answer.error is not None and read_offered_plan(answer.error) is not None:
+            return error_to_dict(refuse_changed(self._offer.name_of(call.tool), answer.error))
+        return planned, answer
+
+    async def confirm_plan(self, context: Context, call: Call, error: ToolError | None) -> Call | dict[str, Any] | None:
+        """Ask the client's user about the plan that a refusal offers. Return the call that commits it; an answer, when
+        the user has not agreed or is to be asked first (InputRequiredResult); None when there is no plan, or no user
+        who can be asked."""
+        plan = read_offered_plan(error)
+        if plan is None:
+            return None
+        name = self._offer.name_of(call.tool)
+        prompt = plan.prompt(name, self._engine.redact(args_text(call.args)))
+        if prompt.mode(context) != "form":
+            return None
+        if not context.session.can_send_request:
+            return _input_required(prompt.request(context), plan.state)
+        said = await prompt.answer(context)
+        if said == ACCEPT:
+            return self._again(call, call.approval_id)._replace(plan_digest=plan.digest)
+        return None if said == NOT_ASKED else error_to_dict(refuse_declined(name))
 
     async def submit(self, call: Call) -> Job:
         """Submit the call as a job. Raises ToolFailure when there is none."""
@@ -181,7 +250,7 @@ class Calling:
         prompt = Prompt(approval_id, f"{message} When it has been approved, accept to go on.", url)
         if came_back is None and prompt.mode(context):
             if not context.session.can_send_request:
-                return _input_required(prompt.request(context), approval_id)
+                return _input_required(prompt.request(context), f"{approval_id} {call.plan_digest}".rstrip())
             if await prompt.ask_user(context):
                 answer = await self._invoke(context, self._again(call, approval_id))
         elif declares_tasks(context) and not self._may_be_asked(call) and (came_back is None or came_back.is_accepted):
@@ -262,9 +331,13 @@ class Calling:
                 job = await submitting  # the job is there, though nobody waits for it
                 await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
             raise
-        if job.status.result is None:
+        result = job.status.result
+        if result is None:
             return self.tasks.job_to_created(context, job)
-        return await self.visible(call, job.status.result)
+        planned = await self.confirm_plan(context, call, result.error)
+        if isinstance(planned, Call):
+            return await self._made_as_job(context, planned)
+        return planned or await self.visible(call, result)
 
     async def _soon(self, job: Job) -> Job:
         if job.state.is_final:

@@ -39,6 +39,7 @@ _PROGRESS_EVERY_S: Final = 0.1
 _CUT_MARK: Final = re.compile(r"\[cut: \d+ of \d+ items left out\]")
 # As the contract has them (proto/toolhub/v1/rules.proto): an id may become a folder's name.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
+_PLAN: Final = re.compile(r"[A-Za-z0-9._-]{0,512}", re.ASCII)
 _PURPOSE_MAX_CHARS: Final = 1_024
 _REQUEST_ID_HEADER: Final = "toolhub-request-id"
 
@@ -52,6 +53,12 @@ def id_of(context: Context, name: str) -> str:
     """Return an id that the client sends in `_meta` under the hub's prefix; empty when there is no valid one."""
     value = dict(context.meta or {}).get(META_PREFIX + name)
     return value if isinstance(value, str) and is_id(value) else ""
+
+
+def sent_plan(context: Context) -> str:
+    """Return the plan that a program sends in `_meta`; empty when there is no valid one."""
+    value = dict(context.meta or {}).get(f"{META_PREFIX}plan_digest")
+    return value if isinstance(value, str) and _PLAN.fullmatch(value) else ""
 
 
 def client_of(context: Context) -> str:
@@ -98,6 +105,7 @@ def call_of(
     call_id: str,
     purpose: str = "",
     approval_id: str = "",
+    plan_digest: str = "",
     idempotency_key: str = "",
     mode: Mode = Mode.EXECUTE,
 ) -> Call:
@@ -120,6 +128,7 @@ def call_of(
         context=context,
         purpose=purpose,
         approval_id=approval_id,
+        plan_digest=plan_digest,
         idempotency_key=idempotency_key,
         mode=mode,
         args_form=Dialect.MCP.value,

@@ -1,7 +1,8 @@
-"""How a client asks its user while an approver of the hub decides: by a form or a link, in any protocol version.
+"""How a client asks its user, by a form or a link, in any protocol version.
 
-The user is not the approver: "accept" says that the approver has decided, or that the user wants to go on waiting;
-"decline" says that the call is not wanted any more. Nothing that a client answers here grants anything.
+While an approver of the hub decides, the user is not the approver: "accept" says that the approver has decided, or that
+the user wants to go on waiting; "decline" says that the call is not wanted any more. Such an answer grants nothing. Of
+a plan, the answer is the decision (`plan_confirmation.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from mcp.shared.exceptions import MCPError
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.mcp_server.calls import Context
 
+ACCEPT: Final = "accept"
+NOT_ASKED: Final = "not asked"
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
 # Timeout for a person to answer an elicitation of the older protocol, which keeps its request open.
 _PERSON_S: Final = 600.0
@@ -70,7 +73,12 @@ class Prompt(NamedTuple):
         return {"method": "elicitation/create", "params": params}
 
     async def ask_user(self, context: Context) -> bool:
-        """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on."""
+        """Return whether the user accepts; as `answer`."""
+        return await self.answer(context) == ACCEPT
+
+    async def answer(self, context: Context) -> str:
+        """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on. Return ACCEPT,
+        NOT_ASKED, or what else the user did; empty after that time."""
         session = context.session
         request_id = context.request_id
         with anyio.move_on_after(_PERSON_S):
@@ -80,6 +88,6 @@ class Prompt(NamedTuple):
                 else:
                     result = await session.elicit_form(self.message, _NOTHING_ASKED, request_id)
             except MCPError:
-                return False  # the client does not support it after all
-            return result.action == "accept"
-        return False
+                return NOT_ASKED  # the client does not support it after all
+            return str(result.action)
+        return ""

@@ -71,7 +71,8 @@ class Offer:
         self._reserved = frozenset({RUN_PROGRAM})
         self._names = ExportedNames((), MCP_MAX_CHARS)
         self._names_of = ""
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[tuple[str, bool], Definition] = {}
+        """By name, and whether with the argument for a plan."""
 
     def reserve(self, names: Iterable[str]) -> None:
         """Reserve names: no tool of the catalog is shown under one of them."""
@@ -123,19 +124,22 @@ class Offer:
         message = f"There is no tool named {name!r} that you may call. {FIND_IT}"
         return ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message)
 
-    def definition(self, spec: ToolSpec) -> Definition:
-        known = self._definitions.get(spec.name)
+    def definition(self, principal: Principal, spec: ToolSpec) -> Definition:
+        """Return the tool as listed for a principal: with the argument for a plan where its call may need one."""
+        may_need_plan = self._engine.policy.could_require_plan(principal, spec)
+        known = self._definitions.get((spec.name, may_need_plan))
         # By identity: the catalog keeps one object as long as the tool is unchanged.
         if known is not None and known.spec is spec:
             return known
-        tool = dict(self._exporter.definition(Dialect.MCP, self.name_of(spec.name), spec))
+        name = self.name_of(spec.name)
+        tool = dict(self._exporter.definition(Dialect.MCP, name, spec, may_need_plan=may_need_plan))
         if spec.cost.is_async:
             tool.pop("outputSchema", None)  # it answers with a job, and a client would miss the output
         advice = _ADVICE[0] if spec.cost.is_async else _ADVICE[1] if lasts(spec) else ""
         if advice:
             tool["description"] = f"{tool.get('description', '')}\n\n{advice}".strip()
         made = Definition(spec, tool, len(canonical_json.dumps(tool)))
-        self._definitions[spec.name] = made
+        self._definitions[spec.name, may_need_plan] = made
         return made
 
     def page(self, principal: Principal, cursor: str) -> Page:
@@ -145,7 +149,7 @@ class Offer:
         tools: list[dict[str, Any]] = []
         size_bytes = 0
         for spec in specs[start:]:
-            definition = self.definition(spec)
+            definition = self.definition(principal, spec)
             size_bytes += definition.size_bytes
             # At least one definition: a single one beyond the bound must not make an empty page.
             if tools and size_bytes > _PAGE_MAX_BYTES:
@@ -158,7 +162,7 @@ class Offer:
         spec = self.visible(principal, PROGRAM_TOOL)
         if spec is None:
             return None
-        shown = {**self.definition(spec).tool, "name": RUN_PROGRAM}
+        shown = {**self.definition(principal, spec).tool, "name": RUN_PROGRAM}
         # Useless for writing a program: every call includes the result's schema.
         shown.pop("outputSchema", None)
         return shown
@@ -182,7 +186,7 @@ class Offer:
         left_bytes = self._engine.full_max_tokens * _TOKEN_BYTES
         for spec in self._engine.catalog.all():
             if _is_tool(spec) and self.may_see(principal, spec):
-                left_bytes -= self.definition(spec).size_bytes
+                left_bytes -= self.definition(principal, spec).size_bytes
                 if left_bytes < 0:
                     return True
         return False

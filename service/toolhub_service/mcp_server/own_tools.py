@@ -16,15 +16,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from msgspec import Meta, Struct
 
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import Annotations, ToolState
-from toolhub_service.mcp_server.calling import Answered, Calling
+from toolhub_service.mcp_server.calling import Answered, Calling, resume_call
 from toolhub_service.mcp_server.calls import Context, error_to_dict, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
+from toolhub_service.mcp_server.plan_confirmation import refuse_declined
 from toolhub_service.mcp_server.program_stubs import NONE_FOUND, stubs_of
 from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export.definitions import mcp_hints
@@ -220,7 +221,7 @@ class OwnTools:
         spec = self._offer.visible(asked.principal, self._offer.tool_of(args.name))
         if spec is None:
             return error_to_dict(self._offer.absence(asked.principal, args.name))
-        return _to_tool_result(self._offer.definition(spec).tool)
+        return _to_tool_result(self._offer.definition(asked.principal, spec).tool)
 
     async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:
         call = self._calling.call(
@@ -240,10 +241,20 @@ class OwnTools:
         call = self._calling.call(
             asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id
         )
+        if asked.came_back is not None:
+            if asked.came_back.declines_plan:
+                return error_to_dict(refuse_declined(args.name))
+            call = resume_call(call, asked.came_back)
         job = await self._calling.submit(call)
         result = job.status.result
-        if result is not None and result.error is not None:
-            return await self._calling.visible(call, result)  # refused: there is nothing to follow
+        if result is not None and result.error is not None:  # refused: there is nothing to follow
+            planned = await self._calling.confirm_plan(asked.context, call, result.error)
+            if not isinstance(planned, Call):
+                return planned or await self._calling.visible(call, result)
+            job = await self._calling.submit(planned)
+            result = job.status.result
+            if result is not None and result.error is not None:
+                return await self._calling.visible(planned, result)
         return _to_tool_result(_status_of(job))
 
     async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:

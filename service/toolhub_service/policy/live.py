@@ -109,6 +109,9 @@ class LivePolicy:
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         return self._snapshot.could_allow(principal, spec)
 
+    def could_require_plan(self, principal: Principal, spec: ToolSpec) -> bool:
+        return self._snapshot.could_require_plan(principal, spec)
+
     def tenancy(self, name: str) -> Tenancy | None:
         """Return what principals of the tenant see of others; None where the policy has no tenants."""
         tenants = self._snapshot.table.tenants

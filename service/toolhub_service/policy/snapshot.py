@@ -113,6 +113,13 @@ class PolicySnapshot:
             return False
         return principal.permissions is None or not missing_capabilities(principal.permissions, row.needs)
 
+    def could_require_plan(self, principal: Principal, spec: ToolSpec) -> bool:
+        row = self.row(principal, spec)
+        possible = [rule.verdict for rule in row.others]
+        if not row.others or row.others[-1].condition is not None:
+            possible.append(row.fallback)
+        return any(verdict.effect is Effect.REQUIRE_PLAN for verdict in possible)
+
     def principal(self, id: str) -> Principal:
         """Return a verified caller with the roles and the right to impersonate that this policy gives it."""
         known = self.principals.get(id)

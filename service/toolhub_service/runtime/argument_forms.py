@@ -1,4 +1,4 @@
-"""Arguments in the tool's own words, before step 2 checks them: those that a model wrote for an exported form, and
+"""A call in the tool's own words, before step 2 checks them: those that a model wrote for an exported form, and
 texts that hold the JSON which the schema wants.
 
 The first is what an export has promised; a caller names the form (`ToolIntent.args_form`), and over MCP it is MCP's.
@@ -17,6 +17,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.export.definitions import Dialect, reading_of
 from toolhub_service.registry.export.model_arguments import Reading, restore
+from toolhub_service.registry.export.plan_argument import plan_argument
 from toolhub_service.schema import strict_json
 from toolhub_service.schema.compiled import BoundedCache
 from toolhub_service.schema.defaults import ToolSchemas
@@ -27,18 +28,35 @@ _readings: Final[BoundedCache[Reading]] = BoundedCache(_CACHED_READINGS)
 
 
 def in_own_words(call: Call, spec: ToolSpec) -> Call:
-    """Return the call without its form, its arguments as the tool's own schema has them; large ones when they are
-    read."""
+    """Return the call by the full name, without its form, its arguments as the tool's own schema has them, and
+    with the plan that they name; large ones are turned back when they are read, and then `take_plan_out` ends it."""
+    call = call._replace(tool=spec.name)
+    if not call.args_form:
+        return call
     reading = _reading(Dialect(call.args_form), spec)
     unread = call.unread
     if unread is None:
-        return call._replace(args=_restored(call.args, spec, reading), args_form="")
+        return take_plan_out(call._replace(args=_restored(call.args, spec, reading)), spec)
 
     def read() -> tuple[JsonObject, ToolError | None]:
         args, error = unread()
         return (args, error) if error is not None else (_restored(args, spec, reading), None)
 
-    return call._replace(unread=read, args_form="")
+    return call._replace(unread=read)
+
+
+def take_plan_out(call: Call, spec: ToolSpec) -> Call:
+    """Return the call without its form and the argument for a plan, which it commits unless its caller named
+    another."""
+    call = call._replace(args_form="")
+    name = plan_argument(spec.input_schema)
+    if name not in call.args:
+        return call
+    args = dict(call.args)
+    plan = args.pop(name)
+    # Models write null or an empty text for what they leave out; a text that is no plan is refused with the plan.
+    sent = plan.strip() if isinstance(plan, str) else ""
+    return call._replace(args=args, plan_digest=call.plan_digest or sent)
 
 
 def _reading(dialect: Dialect, spec: ToolSpec) -> Reading:

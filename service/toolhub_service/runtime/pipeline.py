@@ -54,10 +54,12 @@ from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.holdings import narrow_permissions
+from toolhub_service.registry.export.plan_argument import plan_argument
 from toolhub_service.runtime.approvals.record import marked_unasked
-from toolhub_service.runtime.argument_forms import in_own_words, repair_texts
+from toolhub_service.runtime.argument_forms import in_own_words, repair_texts, take_plan_out
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal, keep_whole
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.call_state import (
     APPLY_DEFAULTS,
     ATTACH_EVIDENCE,
@@ -82,6 +84,7 @@ from toolhub_service.runtime.failures import (
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
+from toolhub_service.runtime.plan_offers import attach_plan, lacks_plan, to_dry_run
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Route, Routes, Unread, all_read
@@ -121,6 +124,7 @@ class Pipeline:
     jobs: JobAcceptance
     running: RunningJobs
     artifacts: Artifacts
+    call_ids: CallIds
     show_raw: bool = False
     """Whether results contain the upstream's own answer."""
     repairs_texts: bool = False
@@ -182,7 +186,11 @@ class Pipeline:
             if state.claim is not None and not await self._continues_elsewhere(state, answer):
                 # An unreleased claim would delay repeats until its lease ends, so cancellation must not interrupt this.
                 await shield_until_done(self.keys.end(state.claim, state, answer))
-        return answer if isinstance(answer, ToolResult) else await self._redacted(answer, state)
+        if not isinstance(answer, ToolResult):
+            return await self._redacted(answer, state)
+        if call.args_form and state.spec is not None and lacks_plan(call, answer):
+            return await self._show_plan(answer, call, state.spec)
+        return answer
 
     async def run(self, state: CallState, sink: EventSink) -> ToolResult | Plan:  # noqa: C901, PLR0912, PLR0915 - on one page
         """Run the nine steps. Raises the refusal of a step."""
@@ -194,7 +202,7 @@ class Pipeline:
         if call.context.budget.timeout_s is not None:
             state.call = call = within_budget(call, self.clock.monotonic_s())
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
-        if call.args_form:
+        if call.args_form or call.tool != spec.name:  # by the form or the name of an export
             state.call = state.received = call = in_own_words(call, spec)
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
@@ -309,7 +317,8 @@ class Pipeline:
             check_rate()
             self.large.admit(call.principal.id, call.unread_bytes)
             args, error = await self._large(call, call.unread, before=check_rate)
-            state.call = state.received = call = call._replace(args=args, args_error=error, unread=None)
+            call = call._replace(args=args, args_error=error, unread=None)
+            state.call = state.received = call = take_plan_out(call, spec) if call.args_form else call
         if call.names_artifacts and call.args_error is None:
             state.call = call = await self._with_artifacts(state)
         if call.unread_bytes and self.repairs_texts:
@@ -418,6 +427,14 @@ class Pipeline:
         if state.call.mode is Mode.DRY_RUN:
             return self._show(state, (), error)
         return self.recorder.settle(state, attach_refusal(state, error, self.clock.unix_ms()))
+
+    async def _show_plan(self, answer: ToolResult, call: Call, spec: ToolSpec) -> ToolResult:
+        """Return the refusal of a model's call that lacks a plan with that plan, made by a dry run of the same call."""
+        plan = await self.invoke(to_dry_run(call, self.call_ids.next()))
+        assert isinstance(plan, Plan)
+        digest = self.plans.shorten(plan.plan_digest) if plan.plan_digest else ""
+        argument = plan_argument(spec.input_schema)
+        return attach_plan(answer, plan, digest=digest, argument=argument, now_unix_ms=self.clock.unix_ms())
 
     def _show(self, state: CallState, effects: Sequence[str], error: ToolError | None = None) -> Plan:
         """End a dry run: return what was taken, and record the plan like any call."""

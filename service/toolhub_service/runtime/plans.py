@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64encode
+from base64 import b32decode, b32encode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -27,7 +27,17 @@ from toolhub_service.runtime.call_state import CallState
 # single-use: until it expires it allows the same call again, so a call that must happen once carries an idempotency key
 # too. Version 1 had neither workspace nor state and is refused.
 
+# A plan that a model commits has a short digest, which it can copy without a fault:
+#
+# plan_<base32 of: expires_at_unix_s (4 bytes), mac (12 bytes), state (9 bytes)>
+#
+# Its mac covers the same parts, so it binds the same and needs no store either, but it cannot say which part differs.
+
 VERSION = "v2"
+SHORT_PREFIX = "plan_"
+_SHORT_EXPIRY_BYTES = 4
+_SHORT_MAC_BYTES = 12
+_SHORT_STATE_BYTES = 9
 _MAX_CHARS = 512
 _PART_BYTES = 16
 
@@ -52,10 +62,14 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
     """Check that a call with this digest is the one that was shown; the state is checked by `is_stale`.
 
     Raises ToolFailure PLAN_REQUIRED; `details.differs` lists what differs: `principal`, `tool definition`, `arguments`,
-    `policy verdict`, `workspace`, or `expired`, `forged` or `version`.
+    `policy verdict`, `workspace`, or `expired`, `forged` or `version`; of a short digest `call` in place of the first
+    five.
     """
-    expires_at_unix_ms, sealed = _opened(digest, key)
     current = _parts(planned, verdict, key)
+    if digest.startswith(SHORT_PREFIX):
+        _check_short(digest, current, now_unix_ms, key)
+        return
+    expires_at_unix_ms, sealed = _opened(digest, key)
     if len(sealed) != len(current):
         raise _refused(["forged"], "it was not issued by this hub")
     compared = zip(current.items(), sealed, strict=True)
@@ -70,7 +84,52 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
 def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) -> bool:
     """Return whether what the call would destroy has changed since the plan was shown; the digest must have been
     checked."""
-    return _opened(digest, key)[1][-1] != _parts(planned, verdict, key)[_STATE]
+    current = _parts(planned, verdict, key)[_STATE]
+    if digest.startswith(SHORT_PREFIX):
+        return not hmac.compare_digest(_short_pieces(digest)[2], _short_state(current))
+    return _opened(digest, key)[1][-1] != current
+
+
+def shorten(digest: str, key: bytes) -> str:
+    """Return the short digest of the same plan; `digest` is one of `seal`."""
+    expires_at_unix_ms, parts = _opened(digest, key)
+    expiry = (expires_at_unix_ms // 1_000).to_bytes(_SHORT_EXPIRY_BYTES, "big")
+    state = _short_state(parts[-1])
+    token = expiry + _short_mac(parts[:-1], expiry, state, key) + state
+    return SHORT_PREFIX + b32encode(token).decode().lower()
+
+
+def _check_short(digest: str, current: dict[str, str], now_unix_ms: int, key: bytes) -> None:
+    expiry, mac, state = _short_pieces(digest)
+    parts = [part for name, part in current.items() if name != _STATE]
+    if not hmac.compare_digest(mac, _short_mac(parts, expiry, state, key)):
+        raise _refused(
+            ["call"], "it was made for another call, caller or workspace, or the tool or the policy has changed"
+        )
+    if now_unix_ms >= int.from_bytes(expiry, "big") * 1_000:
+        raise _refused(["expired"], "it has expired")
+
+
+def _short_pieces(digest: str) -> tuple[bytes, bytes, bytes]:
+    """Return expiry, mac and state of a short digest. Raises PLAN_REQUIRED for what cannot be one."""
+    text = digest.removeprefix(SHORT_PREFIX)
+    mac_end = _SHORT_EXPIRY_BYTES + _SHORT_MAC_BYTES
+    try:
+        token = b32decode(text.upper().encode("ascii")) if len(text) <= _MAX_CHARS else b""
+    except ValueError:
+        token = b""
+    if len(token) != mac_end + _SHORT_STATE_BYTES:
+        raise _refused(["forged"], "it was not issued by this hub, or was changed on the way")
+    return token[:_SHORT_EXPIRY_BYTES], token[_SHORT_EXPIRY_BYTES:mac_end], token[mac_end:]
+
+
+def _short_state(part: str) -> bytes:
+    return bytes.fromhex(part)[:_SHORT_STATE_BYTES]
+
+
+def _short_mac(parts: Sequence[str], expiry: bytes, state: bytes, key: bytes) -> bytes:
+    bound = f"short plan\n{expiry.hex()}\n{'-'.join(parts)}\n{state.hex()}"
+    return hmac.new(key, bound.encode(), sha256).digest()[:_SHORT_MAC_BYTES]
 
 
 def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
@@ -137,7 +196,7 @@ _AGAIN = "Invoke with mode DRY_RUN again and send the new plan_digest."
 
 
 def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: JsonValue) -> ToolFailure:
-    message = f"The plan_digest does not fit this call: {why}. {remedy}"
+    message = f"The plan does not fit this call: {why}. {remedy}"
     details: JsonObject = {"differs": differs, **facts}
     return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))
 
@@ -178,6 +237,10 @@ class Plans:
         """Return the refusal of a stale plan, with the current plan; `verdict` is the policy's own."""
         sealed = seal(planned, verdict, self._expires_at_unix_ms(), self._key)
         return stale(sealed, effects, self._ttl_s)
+
+    def shorten(self, plan_digest: str) -> str:
+        """Return a digest of the same plan that a model can copy."""
+        return shorten(plan_digest, self._key)
 
     def _expires_at_unix_ms(self) -> int:
         return self._clock.unix_ms() + int(self._ttl_s * 1_000)

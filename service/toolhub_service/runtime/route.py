@@ -19,6 +19,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
+from toolhub_service.registry.export.names_given import NamesGiven, possible_names
 from toolhub_service.schema.defaults import ToolSchemas, for_tool
 
 # Most routes kept; the oldest is dropped first.
@@ -62,6 +63,7 @@ class Routes:
         self._policy = policy
         self._adapters = adapters
         self._unread = unread
+        self._names = NamesGiven(catalog)
         self._routes: dict[tuple[int, int, str, str], Route] = {}
 
     def __len__(self) -> int:
@@ -77,7 +79,7 @@ class Routes:
         return route
 
     def _made(self, key: tuple[int, int, str, str], call: Call) -> Route:
-        spec = resolve(call, self._catalog, self._policy, self._unread)
+        spec = self._exported(call) or resolve(call, self._catalog, self._policy, self._unread_or_exported)
         adapter = self._adapters[spec.kind]
         fixed = adapter.fixed_terms(spec)
         route = Route(
@@ -98,6 +100,20 @@ class Routes:
             del self._routes[oldest]
         self._routes[key] = route
         return route
+
+    def _exported(self, call: Call) -> ToolSpec | None:
+        """Return the tool of a call by the name that an export has given it. Raises as `resolve`; None where the name
+        is no such name, or of a tool that its caller may not know of."""
+        if "/" in call.tool or not (tool := self._names.tool_of(call.tool)):
+            return None
+        spec, tenancy = self._catalog.get(tool), call.principal.tenancy
+        if spec is None or (tenancy is not None and not tenancy.shows(spec.source)):
+            return None
+        return resolve(call._replace(tool=tool), self._catalog, self._policy, self._unread)
+
+    def _unread_or_exported(self, tool: str) -> str:
+        """As `Unread`, also of the names that an export may have given."""
+        return next(filter(None, map(self._unread, (tool, *possible_names(tool)))), "")
 
 
 SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."

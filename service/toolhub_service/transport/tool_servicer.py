@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -292,8 +293,9 @@ def export_tools(discovery: Discovery, request: pb.ExportToolsRequest, principal
     if stubs is not None:
         return _export_stubs(discovery, request, principal, stubs)
     dialect = DIALECTS[request.format]
+    may_need_plan = partial(discovery.policy.could_require_plan, principal)
     tools = BytePage[ToolSpec, _Exported](
-        lambda spec: _export_one_tool(discovery.exporter.export(dialect, [spec])), _size_of
+        lambda spec: _export_one_tool(discovery.exporter.export(dialect, [spec], may_need_plan)), _size_of
     )
     page = _export_page(discovery, request, principal, dialect.value, tools)
     definitions = b"[" + b",".join(tool.definition_json for tool in tools.rendered) + b"]"

@@ -23,6 +23,7 @@ from tests.ports.policy_source_suite import PolicySourceSuite
 from toolhub_service.domain.call import PlannedCall, Principal, Role
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.ports import PolicySource
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module
 from toolhub_service.policy.document import SandboxRule
@@ -64,6 +65,21 @@ def test_a_principal_without_a_grant_is_allowed_nothing() -> None:
     verdict = PolicySnapshot().decide(a_call(TIME_NOW, principal="stranger"))
     assert (verdict.effect, verdict.rule_id, verdict.kind) == (DENY, "default", ErrorKind.POLICY_DENIED)
     assert not PolicySnapshot().could_allow(Principal("stranger"), TIME_NOW)
+
+
+def test_a_call_could_need_a_plan_by_default_or_by_a_rule_that_may_decide() -> None:
+    def could(spec: ToolSpec, *rules: dict[str, Any]) -> bool:
+        return policy(rules=list(rules)).could_require_plan(Principal("local"), spec)
+
+    assert could(DELETE_PATH)
+    assert not could(WRITE_TEXT)
+    planned = rule("plans", "REQUIRE_PLAN", tools=[WRITE_TEXT.name])
+    assert could(WRITE_TEXT, planned)
+    assert could(WRITE_TEXT, {**planned, "when": "args.path == 'a'"})
+    always = rule("yes", "ALLOW", tools=[DELETE_PATH.name])
+    assert not could(DELETE_PATH, always)
+    assert could(DELETE_PATH, {**always, "when": "args.path == 'a'"})
+    assert not could(WRITE_TEXT, planned, rule("asks", "REQUIRE_APPROVAL", tools=[WRITE_TEXT.name]))
 
 
 def test_a_tool_without_capabilities_is_open_to_every_known_principal() -> None:

@@ -41,6 +41,7 @@ from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts.service import Artifacts
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.call_state import NOT_BEGUN, CallState
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
@@ -390,6 +391,7 @@ def a_pipeline_harness(
         jobs=NoJobs(),
         running=NoJobs(),
         artifacts=no_artifacts(clock, randomness),
+        call_ids=CallIds(clock, randomness),
         show_raw=show_raw,
     )
     return PipelineHarness(visited, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime import plans
-from toolhub_service.runtime.plans import check, committed, seal
+from toolhub_service.runtime.plans import check, committed, is_stale, seal, shorten
 
 KEY = b"k" * 32
 NOW, LATER = 1_000_000, 1_600_000
@@ -24,6 +25,7 @@ SOURCE = PolicySnapshot.load(POLICY)
 SHOWN = a_call(DELETE_PATH, {"path": "old"})
 VERDICT = SOURCE.decide(SHOWN)
 DIGEST = seal(SHOWN, VERDICT, LATER, KEY)
+SHORT = shorten(DIGEST, KEY)
 
 
 def differs(
@@ -148,3 +150,51 @@ def test_another_workspace_is_named_and_another_state_is_stale(there: dict[str, 
     check(digest, now, VERDICT, NOW, KEY)
     assert plans.is_stale(digest, now, VERDICT, KEY)
     assert not plans.is_stale(digest, shown, VERDICT, KEY)
+
+
+# Short digests, which models copy.
+
+
+def test_a_short_digest_commits_the_same_plan_until_it_expires() -> None:
+    assert re.fullmatch("plan_[a-z2-7]{40}", SHORT)
+    check(SHORT, SHOWN, VERDICT, NOW, KEY)
+    assert differs(SHORT, now=LATER) == ["expired"]
+
+
+@pytest.mark.promise("plan.expires-and-cannot-be-forged")
+def test_a_short_digest_binds_all_that_a_long_one_does() -> None:
+    other_verdict = structs.replace(VERDICT, rule_id="other")
+    other_tool = a_tool("core/fs.deletePath", "write:fs", "danger:destructive", destructive=True, idempotent=True)
+    elsewhere = SHOWN._replace(preconditions=Preconditions("request/ann/other", SHOWN.preconditions.state))
+    assert differs(SHORT, a_call(DELETE_PATH, {"path": "new"})) == ["call"]
+    assert differs(SHORT, a_call(other_tool, {"path": "old"})) == ["call"]
+    assert differs(SHORT, a_call(DELETE_PATH, {"path": "old"}, principal="ann")) == ["call"]
+    assert differs(SHORT, elsewhere) == ["call"]
+    assert differs(SHORT, verdict=other_verdict) == ["call"]
+    assert differs(SHORT, key=b"other" * 8) == ["call"]
+
+
+def test_a_short_digest_of_another_state_is_stale() -> None:
+    shown = SHOWN._replace(preconditions=Preconditions("request/ann/work", "a"))
+    now = shown._replace(preconditions=Preconditions("request/ann/work", "b"))
+    short = shorten(seal(shown, VERDICT, LATER, KEY), KEY)
+    check(short, now, VERDICT, NOW, KEY)
+    assert is_stale(short, now, VERDICT, KEY)
+    assert not is_stale(short, shown, VERDICT, KEY)
+
+
+@given(st.integers(len("plan_"), len(SHORT) - 1), st.sampled_from("abz27"))
+def test_a_short_digest_with_another_sign_is_refused(at: int, sign: str) -> None:
+    changed = SHORT[:at] + sign + SHORT[at + 1 :]
+    if changed != SHORT:
+        assert differs(changed) in (["call"], ["expired"])
+
+
+@pytest.mark.parametrize("digest", ["plan_", "plan_" + "a" * 39, "plan_" + "1" * 40, "plan_" + "é" * 40, "plan_" * 999])
+def test_a_text_that_is_no_short_digest_is_forged(digest: str) -> None:
+    assert differs(digest) == ["forged"]
+
+
+def test_only_a_digest_of_this_hub_is_shortened() -> None:
+    with pytest.raises(ToolFailure):
+        shorten(DIGEST[:-1], KEY)

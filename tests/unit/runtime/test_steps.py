@@ -57,6 +57,8 @@ class TestResolve:
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
         assert error.message.endswith("because its source cannot: no answer yet.")
         assert (await replace(harness, pipeline=pipeline).error("zzz")).kind is ErrorKind.TOOL_NOT_FOUND
+        exported = await replace(harness, pipeline=pipeline).error("slow__read")
+        assert (exported.kind, exported.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
 
     @pytest.mark.parametrize(
         ("state", "kind", "retryable"),

@@ -131,12 +131,16 @@ func (ResultEncoding) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{1}
 }
 
-// Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
+// Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat. In every
+// format the argument `toolhub_plan` (with an underscore behind it if the tool has one of that name) is the plan of the
+// call, as `plan_digest`, and no argument of the tool; and PLAN_REQUIRED contains the plan that the model may commit so.
 type ArgsForm int32
 
 const (
-	// The arguments follow the tool's own schema; also for OPENAI and the text formats.
+	// A program wrote the arguments, by the tool's own schema. PLAN_REQUIRED contains no plan.
 	ArgsForm_ARGS_FORM_UNSPECIFIED ArgsForm = 0
+	// The arguments follow the tool's own schema; null for a property that cannot be null means that it is omitted.
+	ArgsForm_ARGS_FORM_OPENAI ArgsForm = 1
 	// Property names that the interface refuses were exported under other names, which are mapped back.
 	ArgsForm_ARGS_FORM_ANTHROPIC ArgsForm = 2
 	// The same as ANTHROPIC.
@@ -152,6 +156,7 @@ const (
 var (
 	ArgsForm_name = map[int32]string{
 		0: "ARGS_FORM_UNSPECIFIED",
+		1: "ARGS_FORM_OPENAI",
 		2: "ARGS_FORM_ANTHROPIC",
 		3: "ARGS_FORM_MCP",
 		6: "ARGS_FORM_OPENAI_STRICT",
@@ -159,6 +164,7 @@ var (
 	}
 	ArgsForm_value = map[string]int32{
 		"ARGS_FORM_UNSPECIFIED":   0,
+		"ARGS_FORM_OPENAI":        1,
 		"ARGS_FORM_ANTHROPIC":     2,
 		"ARGS_FORM_MCP":           3,
 		"ARGS_FORM_OPENAI_STRICT": 6,
@@ -373,8 +379,9 @@ func (x *ExecContext) GetLabels() map[string]string {
 // A requested call. Everything in it is untrusted.
 type ToolIntent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
-	// ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
+	// The tool's full name, such as `core/fs.readText`, or a name that ExportTools or the MCP endpoint has given only this
+	// tool, such as `core__fs_readText`. A model may have invented it: any line of text is answered by a ToolResult
+	// (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
 	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// The arguments: a JSON object. Unset means `{}`.
 	//
@@ -559,9 +566,10 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\x0eResultEncoding\x12\x1f\n" +
 	"\x1bRESULT_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESULT_ENCODING_JSON\x10\x01\x12\x1a\n" +
-	"\x16RESULT_ENCODING_STRUCT\x10\x02*\x84\x01\n" +
+	"\x16RESULT_ENCODING_STRUCT\x10\x02*\x9a\x01\n" +
 	"\bArgsForm\x12\x19\n" +
-	"\x15ARGS_FORM_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x15ARGS_FORM_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10ARGS_FORM_OPENAI\x10\x01\x12\x17\n" +
 	"\x13ARGS_FORM_ANTHROPIC\x10\x02\x12\x11\n" +
 	"\rARGS_FORM_MCP\x10\x03\x12\x1b\n" +
 	"\x17ARGS_FORM_OPENAI_STRICT\x10\x06\x12\x14\n" +

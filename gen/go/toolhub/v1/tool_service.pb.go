@@ -30,7 +30,8 @@ const (
 	// Not accepted in requests.
 	ExportFormat_EXPORT_FORMAT_UNSPECIFIED ExportFormat = 0
 	// OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
-	// 1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
+	// 1,024 characters after a whole sentence; `core/tool.describe` returns all of it. Calls may set
+	// `ToolIntent.args_form`.
 	ExportFormat_EXPORT_FORMAT_OPENAI ExportFormat = 1
 	// Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`.
 	ExportFormat_EXPORT_FORMAT_ANTHROPIC ExportFormat = 2

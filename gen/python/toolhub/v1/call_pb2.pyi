@@ -80,7 +80,9 @@ class _ArgsForm:
 class _ArgsFormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ArgsForm.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ARGS_FORM_UNSPECIFIED: _ArgsForm.ValueType  # 0
-    """The arguments follow the tool's own schema; also for OPENAI and the text formats."""
+    """A program wrote the arguments, by the tool's own schema. PLAN_REQUIRED contains no plan."""
+    ARGS_FORM_OPENAI: _ArgsForm.ValueType  # 1
+    """The arguments follow the tool's own schema; null for a property that cannot be null means that it is omitted."""
     ARGS_FORM_ANTHROPIC: _ArgsForm.ValueType  # 2
     """Property names that the interface refuses were exported under other names, which are mapped back."""
     ARGS_FORM_MCP: _ArgsForm.ValueType  # 3
@@ -93,10 +95,15 @@ class _ArgsFormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ArgsForm.Val
     """
 
 class ArgsForm(_ArgsForm, metaclass=_ArgsFormEnumTypeWrapper):
-    """Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat."""
+    """Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat. In every
+    format the argument `toolhub_plan` (with an underscore behind it if the tool has one of that name) is the plan of the
+    call, as `plan_digest`, and no argument of the tool; and PLAN_REQUIRED contains the plan that the model may commit so.
+    """
 
 ARGS_FORM_UNSPECIFIED: ArgsForm.ValueType  # 0
-"""The arguments follow the tool's own schema; also for OPENAI and the text formats."""
+"""A program wrote the arguments, by the tool's own schema. PLAN_REQUIRED contains no plan."""
+ARGS_FORM_OPENAI: ArgsForm.ValueType  # 1
+"""The arguments follow the tool's own schema; null for a property that cannot be null means that it is omitted."""
 ARGS_FORM_ANTHROPIC: ArgsForm.ValueType  # 2
 """Property names that the interface refuses were exported under other names, which are mapped back."""
 ARGS_FORM_MCP: ArgsForm.ValueType  # 3
@@ -245,8 +252,9 @@ class ToolIntent(_message.Message):
     EXPECTED_TOOL_DIGEST_FIELD_NUMBER: _builtins.int
     ARGS_FORM_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
-    """The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
-    ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
+    """The tool's full name, such as `core/fs.readText`, or a name that ExportTools or the MCP endpoint has given only this
+    tool, such as `core__fs_readText`. A model may have invented it: any line of text is answered by a ToolResult
+    (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
     """
     args_json: _builtins.bytes
     """Canonical: strict JSON (no NaN, no duplicate keys, depth at most 64), UTF-8, at most 4 MiB. Empty means `{}`."""

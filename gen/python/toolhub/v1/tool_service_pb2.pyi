@@ -37,7 +37,8 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     """Not accepted in requests."""
     EXPORT_FORMAT_OPENAI: _ExportFormat.ValueType  # 1
     """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
-    1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
+    1,024 characters after a whole sentence; `core/tool.describe` returns all of it. Calls may set
+    `ToolIntent.args_form`.
     """
     EXPORT_FORMAT_ANTHROPIC: _ExportFormat.ValueType  # 2
     """Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`."""
@@ -65,7 +66,8 @@ EXPORT_FORMAT_UNSPECIFIED: ExportFormat.ValueType  # 0
 """Not accepted in requests."""
 EXPORT_FORMAT_OPENAI: ExportFormat.ValueType  # 1
 """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
-1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
+1,024 characters after a whole sentence; `core/tool.describe` returns all of it. Calls may set
+`ToolIntent.args_form`.
 """
 EXPORT_FORMAT_ANTHROPIC: ExportFormat.ValueType  # 2
 """Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`."""

@@ -14,7 +14,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/call.proto.
  */
 export const file_toolhub_v1_call: GenFile = /*@__PURE__*/
-  fileDesc("ChV0b29saHViL3YxL2NhbGwucHJvdG8SCnRvb2xodWIudjEiugEKCkNhbGxCdWRnZXQSOgoHdGltZW91dBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFKgASIwoLbWF4X3JldHJpZXMYAiABKAVCCbpIBhoEGAooAEgAiAEBEigKDm1heF90b29sX2NhbGxzGAMgASgFQgu6SAgaBhjAhD0oAUgBiAEBQg4KDF9tYXhfcmV0cmllc0IRCg9fbWF4X3Rvb2xfY2FsbHMisQMKC0V4ZWNDb250ZXh0EiIKCnJlcXVlc3RfaWQYASABKAlCDrpIC9gBAXIGyLbeygUBEh8KB3Rhc2tfaWQYAiABKAlCDrpIC9gBAXIGyLbeygUBEiIKCnNlc3Npb25faWQYAyABKAlCDrpIC9gBAXIGyLbeygUBEiAKCGFnZW50X2lkGAQgASgJQg66SAvYAQFyBsi23soFARIfCgd1c2VyX2lkGAUgASgJQg66SAvYAQFyBsi23soFARIrCgtwZXJtaXNzaW9ucxgGIAMoCUIWukgTkgEQEEAiDHIK0LbeygUBEAEYQBImCgZidWRnZXQYByABKAsyFi50b29saHViLnYxLkNhbGxCdWRnZXQScgoGbGFiZWxzGAggAygLMiMudG9vbGh1Yi52MS5FeGVjQ29udGV4dC5MYWJlbHNFbnRyeUI9ukg6mgE3ECAiJnIkMiJeW0EtWmEtejAtOV1bQS1aYS16MC05Ll8vLV17MCw2Mn0kKgtyCdC23soFARiAAhotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrQCCgpUb29sSW50ZW50Eh4KBHRvb2wYASABKAlCELpIDXIL0LbeygUBEAEYgAISHwoJYXJnc19qc29uGAIgASgMQgq6SAd6BRiAgIACSAASLgoLYXJnc19zdHJ1Y3QYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAASGQoHcHVycG9zZRgEIAEoCUIIukgFcgMogCASJwoPaWRlbXBvdGVuY3lfa2V5GAUgASgJQg66SAvYAQFyBsi23soFARI2ChRleHBlY3RlZF90b29sX2RpZ2VzdBgGIAEoCUIYukgV2AEBchAyDl5bMC05YS1mXXs2NH0kEjEKCWFyZ3NfZm9ybRgHIAEoDjIULnRvb2xodWIudjEuQXJnc0Zvcm1CCLpIBYIBAhABQgYKBGFyZ3MqWwoKSW52b2tlTW9kZRIbChdJTlZPS0VfTU9ERV9VTlNQRUNJRklFRBAAEhcKE0lOVk9LRV9NT0RFX0VYRUNVVEUQARIXChNJTlZPS0VfTU9ERV9EUllfUlVOEAIqZwoOUmVzdWx0RW5jb2RpbmcSHwobUkVTVUxUX0VOQ09ESU5HX1VOU1BFQ0lGSUVEEAASGAoUUkVTVUxUX0VOQ09ESU5HX0pTT04QARIaChZSRVNVTFRfRU5DT0RJTkdfU1RSVUNUEAIqhAEKCEFyZ3NGb3JtEhkKFUFSR1NfRk9STV9VTlNQRUNJRklFRBAAEhcKE0FSR1NfRk9STV9BTlRIUk9QSUMQAhIRCg1BUkdTX0ZPUk1fTUNQEAMSGwoXQVJHU19GT1JNX09QRU5BSV9TVFJJQ1QQBhIUChBBUkdTX0ZPUk1fR0VNSU5JEAdCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_toolhub_v1_rules]);
+  fileDesc("ChV0b29saHViL3YxL2NhbGwucHJvdG8SCnRvb2xodWIudjEiugEKCkNhbGxCdWRnZXQSOgoHdGltZW91dBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFKgASIwoLbWF4X3JldHJpZXMYAiABKAVCCbpIBhoEGAooAEgAiAEBEigKDm1heF90b29sX2NhbGxzGAMgASgFQgu6SAgaBhjAhD0oAUgBiAEBQg4KDF9tYXhfcmV0cmllc0IRCg9fbWF4X3Rvb2xfY2FsbHMisQMKC0V4ZWNDb250ZXh0EiIKCnJlcXVlc3RfaWQYASABKAlCDrpIC9gBAXIGyLbeygUBEh8KB3Rhc2tfaWQYAiABKAlCDrpIC9gBAXIGyLbeygUBEiIKCnNlc3Npb25faWQYAyABKAlCDrpIC9gBAXIGyLbeygUBEiAKCGFnZW50X2lkGAQgASgJQg66SAvYAQFyBsi23soFARIfCgd1c2VyX2lkGAUgASgJQg66SAvYAQFyBsi23soFARIrCgtwZXJtaXNzaW9ucxgGIAMoCUIWukgTkgEQEEAiDHIK0LbeygUBEAEYQBImCgZidWRnZXQYByABKAsyFi50b29saHViLnYxLkNhbGxCdWRnZXQScgoGbGFiZWxzGAggAygLMiMudG9vbGh1Yi52MS5FeGVjQ29udGV4dC5MYWJlbHNFbnRyeUI9ukg6mgE3ECAiJnIkMiJeW0EtWmEtejAtOV1bQS1aYS16MC05Ll8vLV17MCw2Mn0kKgtyCdC23soFARiAAhotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrQCCgpUb29sSW50ZW50Eh4KBHRvb2wYASABKAlCELpIDXIL0LbeygUBEAEYgAISHwoJYXJnc19qc29uGAIgASgMQgq6SAd6BRiAgIACSAASLgoLYXJnc19zdHJ1Y3QYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAASGQoHcHVycG9zZRgEIAEoCUIIukgFcgMogCASJwoPaWRlbXBvdGVuY3lfa2V5GAUgASgJQg66SAvYAQFyBsi23soFARI2ChRleHBlY3RlZF90b29sX2RpZ2VzdBgGIAEoCUIYukgV2AEBchAyDl5bMC05YS1mXXs2NH0kEjEKCWFyZ3NfZm9ybRgHIAEoDjIULnRvb2xodWIudjEuQXJnc0Zvcm1CCLpIBYIBAhABQgYKBGFyZ3MqWwoKSW52b2tlTW9kZRIbChdJTlZPS0VfTU9ERV9VTlNQRUNJRklFRBAAEhcKE0lOVk9LRV9NT0RFX0VYRUNVVEUQARIXChNJTlZPS0VfTU9ERV9EUllfUlVOEAIqZwoOUmVzdWx0RW5jb2RpbmcSHwobUkVTVUxUX0VOQ09ESU5HX1VOU1BFQ0lGSUVEEAASGAoUUkVTVUxUX0VOQ09ESU5HX0pTT04QARIaChZSRVNVTFRfRU5DT0RJTkdfU1RSVUNUEAIqmgEKCEFyZ3NGb3JtEhkKFUFSR1NfRk9STV9VTlNQRUNJRklFRBAAEhQKEEFSR1NfRk9STV9PUEVOQUkQARIXChNBUkdTX0ZPUk1fQU5USFJPUElDEAISEQoNQVJHU19GT1JNX01DUBADEhsKF0FSR1NfRk9STV9PUEVOQUlfU1RSSUNUEAYSFAoQQVJHU19GT1JNX0dFTUlOSRAHQlgKDWlvLnRvb2xodWIudjFQAVo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjGqAgpUb29sSHViLlYxYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_toolhub_v1_rules]);
 
 /**
  * Budget of a call. Narrows what policy and the tool allow, never widens it.
@@ -132,8 +132,9 @@ export const ExecContextSchema: GenMessage<ExecContext> = /*@__PURE__*/
  */
 export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
   /**
-   * The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
-   * ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
+   * The tool's full name, such as `core/fs.readText`, or a name that ExportTools or the MCP endpoint has given only this
+   * tool, such as `core__fs_readText`. A model may have invented it: any line of text is answered by a ToolResult
+   * (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
    *
    * @generated from field: string tool = 1;
    */
@@ -274,17 +275,26 @@ export const ResultEncodingSchema: GenEnum<ResultEncoding> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_call, 1);
 
 /**
- * Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
+ * Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat. In every
+ * format the argument `toolhub_plan` (with an underscore behind it if the tool has one of that name) is the plan of the
+ * call, as `plan_digest`, and no argument of the tool; and PLAN_REQUIRED contains the plan that the model may commit so.
  *
  * @generated from enum toolhub.v1.ArgsForm
  */
 export enum ArgsForm {
   /**
-   * The arguments follow the tool's own schema; also for OPENAI and the text formats.
+   * A program wrote the arguments, by the tool's own schema. PLAN_REQUIRED contains no plan.
    *
    * @generated from enum value: ARGS_FORM_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
+
+  /**
+   * The arguments follow the tool's own schema; null for a property that cannot be null means that it is omitted.
+   *
+   * @generated from enum value: ARGS_FORM_OPENAI = 1;
+   */
+  OPENAI = 1,
 
   /**
    * Property names that the interface refuses were exported under other names, which are mapped back.

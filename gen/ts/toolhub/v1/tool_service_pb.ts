@@ -1292,7 +1292,8 @@ export enum ExportFormat {
 
   /**
    * OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
-   * 1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
+   * 1,024 characters after a whole sentence; `core/tool.describe` returns all of it. Calls may set
+   * `ToolIntent.args_form`.
    *
    * @generated from enum value: EXPORT_FORMAT_OPENAI = 1;
    */

@@ -29,6 +29,7 @@ from toolhub_service.policy.live import LivePolicy
 from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.approvals.watch import ApprovalNews
 from toolhub_service.runtime.artifacts.service import Artifacts
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.calls import InnerCallDeps
 from toolhub_service.runtime.inner.log import DurableCallDeps, JobLogs
@@ -273,6 +274,7 @@ def make_pipeline(
         jobs=long_work.acceptance,
         running=long_work.runs,
         artifacts=artifacts,
+        call_ids=CallIds(deps.clock, deps.randomness),
         show_raw=deps.settings.results.show_raw,
         repairs_texts=deps.settings.arguments.repair_texts,
         unread=unread,

@@ -186,11 +186,15 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "A destructive tool, or a REQUIRE_PLAN rule, requires a dry run first; or the plan_digest does not match "
         "the call: it expired, was not issued by this hub, or caller, tool definition, arguments or policy verdict "
         "differ from those of the plan.",
-        "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments.",
+        "Read what the call would do: `details.effects`, or the plan of a DRY_RUN. If that is wanted, send the same "
+        "call again with the plan: as `plan_digest`, or in the argument `details.plan_argument`.",
         details={
             "differs": "`principal`, `tool definition`, `arguments`, `policy verdict`, `workspace`, `expired`, "
-            "`forged`, or `state`: what the call would destroy has changed since",
-            "effects, plan_digest, expires_in_s": "of `state`: what the call would do now, and the digest of that plan",
+            "`forged`; `call`: one of the first five; or `state`: what the call would destroy has changed since",
+            "effects, plan_digest, expires_in_s": "of `state`, and of a model's call (`args_form`, MCP): what the call "
+            "would do now, and the digest of that plan",
+            "plan_argument": "of a model's call: the argument that takes the digest",
+            "declined": "true: over MCP, the user was shown the plan and did not agree",
         },
     ),
     ErrorKind.PATH_OUTSIDE_SANDBOX: KindSpec(

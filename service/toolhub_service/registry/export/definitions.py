@@ -24,6 +24,7 @@ from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.export.closed_schemas import GeminiSubset, StrictSubset
 from toolhub_service.registry.export.model_arguments import Reading
+from toolhub_service.registry.export.plan_argument import with_plan_argument
 from toolhub_service.registry.export.schema_repairs import (
     DOTTED_NAMES,
     PLAIN_NAMES,
@@ -151,6 +152,8 @@ _NAME_RULES: Final[Mapping[Dialect, NameRule]] = {
     Dialect.GEMINI: PLAIN_NAMES,
 }
 _READINGS: Final[Mapping[Dialect, Reading]] = {
+    # Its calls look like those of the strict form, which the caller may not know to have been exported.
+    Dialect.OPENAI: Reading(drops_unfit_nulls=True),
     Dialect.OPENAI_STRICT: Reading(drops_nulls=True, reads_texts=True, reads_fitting_texts=True),
     Dialect.GEMINI: Reading(drops_unfit_nulls=True, reads_texts=True, reads_fitting_texts=True, reads_members=True),
 }
@@ -180,6 +183,10 @@ class Export(msgspec.Struct, frozen=True):
 _RENDERED_MAX: Final = 16_384
 
 
+def _needs_none(_: ToolSpec) -> bool:
+    return False
+
+
 class Exporter:
     """Renders tools of one catalog; the map of names is rebuilt when the catalog has changed."""
 
@@ -188,31 +195,38 @@ class Exporter:
         self._revision = ""
         self._names = ExportedNames(())
         self._functions: Mapping[str, FunctionName] = {}
-        self._rendered: dict[tuple[Dialect, str], tuple[ToolSpec, JsonObject]] = {}
-        """Definitions by form and name, with the tool that each was made of."""
+        self._rendered: dict[tuple[Dialect, str, bool], tuple[ToolSpec, JsonObject]] = {}
+        """Definitions by form, name and whether they have the argument for a plan, with the tool that each was made
+        of."""
 
-    def export(self, dialect: Dialect, specs: Iterable[ToolSpec]) -> Export:
-        """Render tools of the catalog. Raises KeyError for a tool that is not in it."""
+    def export(
+        self, dialect: Dialect, specs: Iterable[ToolSpec], may_need_plan: Callable[[ToolSpec], bool] = _needs_none
+    ) -> Export:
+        """Render tools of the catalog, those that may need a plan with the argument for it. Raises KeyError for a tool
+        that is not in it."""
         names = self._current_names()
         ordered = sorted(specs, key=lambda spec: spec.name)
         shown = {spec.name: _begun(dialect, names.exported(spec.name)) for spec in ordered}
         return Export(
-            tools=tuple(self.definition(dialect, shown[spec.name], spec) for spec in ordered),
+            tools=tuple(
+                self.definition(dialect, shown[spec.name], spec, may_need_plan=may_need_plan(spec)) for spec in ordered
+            ),
             names={short: name for name, short in shown.items()},
             revision=self._revision,
         )
 
-    def definition(self, dialect: Dialect, name: str, spec: ToolSpec) -> JsonObject:
-        """Render a tool under any name, whether it is in the catalog or not. The definition is shared: do not change
-        it."""
-        known = self._rendered.get((dialect, name))
+    def definition(self, dialect: Dialect, name: str, spec: ToolSpec, *, may_need_plan: bool = False) -> JsonObject:
+        """Render a tool under any name, whether it is in the catalog or not; with `may_need_plan` it has the argument
+        for a plan. The definition is shared: do not change it."""
+        known = self._rendered.get((dialect, name, may_need_plan))
         # By identity: the catalog keeps one object as long as the tool is unchanged.
         if known is not None and known[0] is spec:
             return known[1]
         if len(self._rendered) >= _RENDERED_MAX:
             self._rendered.clear()
-        definition = _RENDERERS[dialect](spec, name)
-        self._rendered[dialect, name] = (spec, definition)
+        shown = replace(spec, input_schema=with_plan_argument(spec.input_schema)) if may_need_plan else spec
+        definition = _RENDERERS[dialect](shown, name)
+        self._rendered[dialect, name, may_need_plan] = (spec, definition)
         return definition
 
     def functions(self) -> Mapping[str, FunctionName]:

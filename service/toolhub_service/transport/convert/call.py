@@ -60,6 +60,7 @@ _AS_TEXT = (
 
 
 ARGS_FORMS = {
+    call_pb2.ARGS_FORM_OPENAI: Dialect.OPENAI.value,
     call_pb2.ARGS_FORM_ANTHROPIC: Dialect.ANTHROPIC.value,
     call_pb2.ARGS_FORM_MCP: Dialect.MCP.value,
     call_pb2.ARGS_FORM_OPENAI_STRICT: Dialect.OPENAI_STRICT.value,

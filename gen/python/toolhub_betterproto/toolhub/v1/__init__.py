@@ -254,12 +254,19 @@ class ApprovalState(betterproto2.Enum):
 
 class ArgsForm(betterproto2.Enum):
     """
-    Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
+    Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat. In every
+    format the argument `toolhub_plan` (with an underscore behind it if the tool has one of that name) is the plan of the
+    call, as `plan_digest`, and no argument of the tool; and PLAN_REQUIRED contains the plan that the model may commit so.
     """
 
     UNSPECIFIED = 0
     """
-    The arguments follow the tool's own schema; also for OPENAI and the text formats.
+    A program wrote the arguments, by the tool's own schema. PLAN_REQUIRED contains no plan.
+    """
+
+    OPENAI = 1
+    """
+    The arguments follow the tool's own schema; null for a property that cannot be null means that it is omitted.
     """
 
     ANTHROPIC = 2
@@ -287,6 +294,7 @@ class ArgsForm(betterproto2.Enum):
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
             0: "ARGS_FORM_UNSPECIFIED",
+            1: "ARGS_FORM_OPENAI",
             2: "ARGS_FORM_ANTHROPIC",
             3: "ARGS_FORM_MCP",
             6: "ARGS_FORM_OPENAI_STRICT",
@@ -297,6 +305,7 @@ class ArgsForm(betterproto2.Enum):
     def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
         return {
             "ARGS_FORM_UNSPECIFIED": 0,
+            "ARGS_FORM_OPENAI": 1,
             "ARGS_FORM_ANTHROPIC": 2,
             "ARGS_FORM_MCP": 3,
             "ARGS_FORM_OPENAI_STRICT": 6,
@@ -1621,7 +1630,8 @@ class ExportFormat(betterproto2.Enum):
     OPENAI = 1
     """
     OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
-    1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
+    1,024 characters after a whole sentence; `core/tool.describe` returns all of it. Calls may set
+    `ToolIntent.args_form`.
     """
 
     ANTHROPIC = 2
@@ -6082,8 +6092,9 @@ class ToolIntent(betterproto2.Message):
 
     tool: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
-    ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
+    The tool's full name, such as `core/fs.readText`, or a name that ExportTools or the MCP endpoint has given only this
+    tool, such as `core__fs_readText`. A model may have invented it: any line of text is answered by a ToolResult
+    (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
     """
 
     args_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="args")

@@ -1,0 +1,61 @@
+"""The tool behind a name that an export has given it, for callers that no longer have the map of that export: another
+connection, another replica, or the same program after a restart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from toolhub_service.domain.ports import Catalog
+from toolhub_service.registry.export.definitions import (
+    EXPORTED_MAX_CHARS,
+    MCP_MAX_CHARS,
+    plain_name,
+    tools_by_exported_name,
+)
+
+_MARKED: Final = re.compile(r"_[0-9a-f]{8,32}$")
+_SEPARATOR: Final = "__"
+
+
+class NamesGiven:
+    """Made once for a catalog; its maps are made when they are first needed, and again when the catalog has changed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._version = -1
+        self._plain: Mapping[str, str] = {}
+        self._marked: Mapping[str, str] | None = None
+        """Also names that were made when others collided; None: not made yet."""
+
+    def tool_of(self, name: str) -> str:
+        """Return the full name of the only tool that any export may have shown under this name; empty for none and
+        for several."""
+        if self._version != self._catalog.version:
+            self._version, self._plain, self._marked = self._catalog.version, self._plain_names(), None
+        found = self._look_up(name)
+        # Gemini's names begin with a letter or an underscore, which is put before others.
+        return found or (self._look_up(name[1:]) if name.startswith("_") else "")
+
+    def _look_up(self, name: str) -> str:
+        found = self._plain.get(name, "")
+        if found or _MARKED.search(name) is None:
+            return found
+        if self._marked is None:
+            self._marked = tools_by_exported_name(spec.name for spec in self._catalog.all())
+        return self._marked.get(name, "")
+
+    def _plain_names(self) -> Mapping[str, str]:
+        names: dict[str, str] = {}
+        for spec in self._catalog.all():
+            for short in {plain_name(spec.name, EXPORTED_MAX_CHARS), plain_name(spec.name, MCP_MAX_CHARS)}:
+                names[short] = "" if short in names else spec.name
+        return names
+
+
+def possible_names(name: str) -> list[str]:
+    """Return the full names that may have been exported as this one, by its parts alone: of tools that are not in the
+    catalog yet."""
+    places = [found.start() for found in re.finditer(f"(?={_SEPARATOR})", name)]
+    return [f"{name[:at]}/{name[at + len(_SEPARATOR) :]}" for at in places if at]
