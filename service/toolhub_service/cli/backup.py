@@ -10,12 +10,12 @@ import msgspec
 
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.terminal.output import (
-    counted,
+    count_text,
     explaining,
     footnote,
     print_json,
     print_line,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -160,20 +160,20 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, signed_by: s
         print_json({**facts, **size, "signed_by": signed_by, "checked": checks})
         return
     # A backup may come from anywhere: its own statements are neither trusted nor interpreted by the terminal.
-    print_line(styled(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}", fg="green"))
+    print_line(style(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}", fg="green"))
     megabytes = size_bytes(manifest) / 1_000_000
     print_line(
-        f"{', '.join(manifest.parts)}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
-        f"{counted(manifest.events, 'event')}, {counted(manifest.artifacts, 'artifact')}"
+        f"{', '.join(manifest.parts)}: {count_text(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
+        f"{count_text(manifest.events, 'event')}, {count_text(manifest.artifacts, 'artifact')}"
     )
     if not signed_by:
-        print_line(styled("not signed by anybody known: nothing says who wrote it", fg="yellow"))
+        print_line(style("not signed by anybody known: nothing says who wrote it", fg="yellow"))
     for name, reason in manifest.left_out.items():
         print_line(f"not in it: {name} ({reason})")
     if checked is not None and checked.unverified:
         print_line(f"The audit log was not verified: {checked.unverified}.")
     if checked is not None and checked.missing_artifacts:
-        print_line(f"{counted(checked.missing_artifacts, 'artifact')} had lost their bytes before.")
+        print_line(f"{count_text(checked.missing_artifacts, 'artifact')} had lost their bytes before.")
 
 
 def _utc(unix_ms: int) -> str:

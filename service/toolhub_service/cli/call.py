@@ -32,7 +32,7 @@ from toolhub_service.cli.terminal.output import (
     print_pairs,
     print_prose,
     print_text,
-    styled,
+    style,
 )
 from toolhub_service.cli.terminal.progress import ProgressBar
 
@@ -61,7 +61,7 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
 
 def show_error(error: error_pb2.ToolError, again: str = "") -> None:
     """Print what went wrong and what to do; `again`: the command that makes the same call."""
-    print_line(styled(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True))
+    print_line(style(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True))
     if error.violations:
         print_line(error.message.partition(": ")[0] + ":")
     else:
@@ -263,7 +263,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
         fields = request_fields(connection, tool, arguments, options)
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         streamed: dict[str, str] = {}
-        answer = _streamed(connection, pb.InvokeStreamRequest(**fields), streamed)
+        answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
     again = shlex.join(_same_call(tool, arguments, options))
     if answer.HasField("plan"):
         print_answer(answer.plan, as_json, partial(show_plan, again=again))
@@ -286,9 +286,7 @@ def _same_call(tool: str, arguments: Sequence[str], options: Mapping[str, Any]) 
     return ["toolhub", "call", tool, *arguments, *repeated]
 
 
-def _streamed(
-    connection: Connection, request: pb.InvokeStreamRequest, shown: dict[str, str]
-) -> pb.InvokeStreamResponse:
+def _stream(connection: Connection, request: pb.InvokeStreamRequest, shown: dict[str, str]) -> pb.InvokeStreamResponse:
     """Return the answer. Progress and output go to standard error as they arrive, if that is a terminal.
 
     `shown` is filled with the output that was shown, by stream. Ctrl-C ends the command and says which call it was.

@@ -60,7 +60,7 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.connection.chosen_context import completed
+        from toolhub_service.cli.connection.chosen_context import complete_options
         from toolhub_service.cli.connection.client import connected_by
         from toolhub_service.cli.connection.hub_options import (
             BY_DEFAULT,
@@ -80,7 +80,7 @@ def _completing(
                 given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
         # At a prompt an unreachable hub completes nothing, and writes nothing into the line.
         with suppress(click.ClickException):
-            options = completed(given)
+            options = complete_options(given)
             options |= {"timeout_s": _timeout_s(), "address": options["address"] or DEFAULT_ADDRESS}
             with connected_by(options) as connection:
                 return _fitting(ask(connection), incomplete)

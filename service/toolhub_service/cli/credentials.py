@@ -133,7 +133,7 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
       toolhub credentials list
     """
     with connected_by(options) as hub:
-        found = _listed(hub, source, everybody=everybody)
+        found = _list_credentials(hub, source, everybody=everybody)
     if wants_json(as_json):
         print_json([message_as_json(each) for each in found])
     elif not found:
@@ -159,13 +159,13 @@ def revoke(source: str, principal: str, tenant: str | None, **options: Any) -> N
     request = pb.RevokeCredentialRequest(source=source, principal=principal, tenant=tenant or "")
     with connected_by(options) as hub:
         if principal and tenant is None:
-            request.tenant = _tenant_of(_listed(hub, source, everybody=True), principal)
+            request.tenant = _tenant_of(_list_credentials(hub, source, everybody=True), principal)
         answer = hub.call(hub.credentials.RevokeCredential, request)
     there = " and revoked at its authorization server" if answer.revoked_upstream else ""
     note(f"Removed{there}. Calls to {source} carry it no more.")
 
 
-def _listed(hub: Connection, source: str, *, everybody: bool) -> list[pb.Credential]:
+def _list_credentials(hub: Connection, source: str, *, everybody: bool) -> list[pb.Credential]:
     request = pb.ListCredentialsRequest(source=source, everybody=everybody, page_size=1_000)
     return [each for page in hub.pages(hub.credentials.ListCredentials, request) for each in page.credentials]
 

@@ -18,7 +18,7 @@ from toolhub_service.cli.connection.channel import Endpoint, is_absent
 from toolhub_service.cli.connection.client import (
     HubRefused,
     HubUnreachable,
-    connected,
+    connect,
     connection_options,
     endpoint_of,
 )
@@ -26,13 +26,13 @@ from toolhub_service.cli.connection.own_endpoint import own_endpoint
 from toolhub_service.cli.health import entrances, server_info
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     enum_name,
     print_json,
     print_line,
     print_prose,
     span,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -76,7 +76,7 @@ def running_hub(
     try:
         hub = hub_to_ask(settings, options)
         address = hub.address
-        with connected(hub, options["api_key"], min(options["timeout_s"], _QUICK_S)) as connection:
+        with connect(hub, options["api_key"], min(options["timeout_s"], _QUICK_S)) as connection:
             info = server_info(connection)
             return info, [_of_server(info, connection.hub.address)]
     # A hub that refuses is running, which is all that is checked here.
@@ -112,7 +112,7 @@ def live_findings(settings: Settings, options: Mapping[str, Any]) -> list[Findin
     from toolhub_service.app.doctor import fail
 
     try:
-        with connected(hub_to_ask(settings, options), options["api_key"], options["timeout_s"]) as connection:
+        with connect(hub_to_ask(settings, options), options["api_key"], options["timeout_s"]) as connection:
             answer = connection.call(connection.registry.ListSources, pb.ListSourcesRequest())
     except click.ClickException as unasked:
         advice = "Pass the hub's --address and an operator's --api-key."
@@ -127,7 +127,7 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
     name = f"source {status.source}"
     quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
     if status.state == source_pb2.SOURCE_STATE_READY:
-        tools = f"{counted(status.tools, 'tool')}{quarantined}"
+        tools = f"{count_text(status.tools, 'tool')}{quarantined}"
         if status.breaker == source_pb2.BREAKER_STATE_OPEN:
             advice = f"Its calls are refused for a while. `toolhub sources show {status.source}` shows its connection."
             yield warn(
@@ -217,11 +217,11 @@ def _summarize(findings: list[Finding], failed: int) -> None:
     warned = sum(finding.state.value == "warn" for finding in findings)
     print_line()
     if failed:
-        print_line(styled(f"{counted(failed, 'error')}: fix before start.", fg="red"))
+        print_line(style(f"{count_text(failed, 'error')}: fix before start.", fg="red"))
     elif warned:
-        print_line(styled(f"{counted(warned, 'warning')}; the hub can start.", fg="yellow"))
+        print_line(style(f"{count_text(warned, 'warning')}; the hub can start.", fg="yellow"))
     else:
-        print_line(styled("No problem found.", fg="green"))
+        print_line(style("No problem found.", fg="green"))
 
 
 def _plain(finding: Finding) -> dict[str, object]:

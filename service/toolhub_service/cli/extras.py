@@ -81,7 +81,7 @@ def install(names: tuple[str, ...], dry_run: bool) -> None:
         wanted = dict.fromkeys(requirement for name in names for requirement in requirements_of(name))
         missing = [requirement for requirement in wanted if not is_installed(requirement)]
         if not missing:
-            print_line(f"Nothing to do: everything of {_listed(names)} is installed.")
+            print_line(f"Nothing to do: everything of {_join_names(names)} is installed.")
             return
         command = command_to_install(missing)
     print_line(shlex.join(command), err=not dry_run)
@@ -92,8 +92,8 @@ def install(names: tuple[str, ...], dry_run: bool) -> None:
     if ended != 0:
         print_line(f"Not installed: the command above ended with {ended}.", err=True)
         sys.exit(EXIT_REFUSED)
-    print_line(f"Installed: {_listed(names)}. Restart a hub that is running.")
+    print_line(f"Installed: {_join_names(names)}. Restart a hub that is running.")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(names)

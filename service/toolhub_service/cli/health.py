@@ -16,7 +16,7 @@ from toolhub_service.cli.connection.channel import is_absent
 from toolhub_service.cli.connection.client import (
     Connection,
     HubUnreachable,
-    connected,
+    connect,
     connected_by,
     connection_options,
     status_of,
@@ -80,8 +80,8 @@ def health(
         if options["context_name"]:  # the context is another hub's, and only that hub gets its credential
             options |= dict.fromkeys(("api_key", "ca_file", "cert_file", "key_file"))
         try:
-            with connected(own_endpoint(settings, options), options["api_key"], timeout_s) as connection:
-                name = _asked(connection, service)
+            with connect(own_endpoint(settings, options), options["api_key"], timeout_s) as connection:
+                name = _check_service(connection, service)
                 info = server_info(connection) if verbose else None
         except (HubUnreachable, click.UsageError) as failed:
             refused = _with_start(failed, config_file, data_dir)
@@ -91,7 +91,7 @@ def health(
             name = _ready(settings, refused)
     else:
         with connected_by({**options, "timeout_s": timeout_s}) as connection:
-            name = _asked(connection, service)
+            name = _check_service(connection, service)
             info = server_info(connection) if verbose else None
     if wants_json(as_json):
         print_json({"status": name} | ({} if info is None else MessageToDict(info)))
@@ -103,7 +103,7 @@ def health(
         sys.exit(EXIT_REFUSED)
 
 
-def _asked(connection: Connection, service: str) -> str:
+def _check_service(connection: Connection, service: str) -> str:
     stub = health_pb2_grpc.HealthStub(connection.channel)
     try:
         answer = connection.call(stub.Check, health_pb2.HealthCheckRequest(service=service))

@@ -122,7 +122,7 @@ def create(
 
     settings = read_settings(**options)
     file = Paths(settings).key_file()
-    wanted = _wanted(life_s, capabilities, roles, tenant)
+    wanted = _read_properties(life_s, capabilities, roles, tenant)
     with explaining(OSError, KeyFileInvalid):
         former = [key_id for key_id, stored in file.read().items() if stored.name == name and not stored.replaced_by]
         with _kept_in(out) as keep:
@@ -133,7 +133,7 @@ def create(
     if "api-key" not in settings.auth.modes:
         note("This configuration accepts no API keys: add api-key to auth.modes.", err=True)
     else:
-        note(_noticed(settings, "accepts it"), err=True)
+        note(_reload_note(settings, "accepts it"), err=True)
     if former:
         note(f"{name!r} now has {len(former) + 1} keys. To revoke an older one:", err=True)
         for key_id in former:
@@ -153,7 +153,7 @@ def _check_name(name: str) -> None:
         raise click.UsageError(f"{name!r} would mean others in policy.yaml: choose a name without * or group:.")
 
 
-def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:
+def _read_properties(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:
     """Return the properties. Raises click.UsageError."""
     from toolhub_service.app.files.key_file import Wanted
     from toolhub_service.domain.call import Role
@@ -313,7 +313,7 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
     if overlap_s:
         note(f"{rotated.old_id} is accepted for {span(overlap_s)} longer, if it has not expired by then.", err=True)
     else:
-        note(f"{rotated.old_id} has ended. {_noticed(settings, 'refuses it')}", err=True)
+        note(f"{rotated.old_id} has ended. {_reload_note(settings, 'refuses it')}", err=True)
 
 
 @keys.command()
@@ -337,14 +337,14 @@ def revoke(key: str, **options: Any) -> None:
     if not gone:
         raise click.ClickException(f"There is no key {key}. `toolhub keys list` shows all keys.")
     refuses = "refuses it" if len(gone) == 1 else "refuses them"
-    print_line(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_noticed(settings, refuses)}")
+    print_line(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_reload_note(settings, refuses)}")
 
 
 def _ids_of(stored: Mapping[str, StoredKey], key: str) -> list[str]:
     return [key] if key in stored else [key_id for key_id, each in stored.items() if each.name == key]
 
 
-def _noticed(settings: Settings, what: str) -> str:
+def _reload_note(settings: Settings, what: str) -> str:
     reload_s = settings.policy.reload_s
     when = f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
     return f"A running hub {what} {when}."

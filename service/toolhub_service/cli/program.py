@@ -30,7 +30,7 @@ from toolhub_service.cli.terminal.output import (
     print_json_line,
     print_line,
     print_text,
-    styled,
+    style,
 )
 from toolhub_service.cli.terminal.progress import ProgressBar
 
@@ -186,7 +186,7 @@ def _show_changes(details_json: bytes, shown: set[tuple[int, str]]) -> None:
             continue
         shown.add(key)
         state = change["state"]
-        mark = styled(_MARKS.get(state, "?"), fg=_COLOURS.get(state))
+        mark = style(_MARKS.get(state, "?"), fg=_COLOURS.get(state))
         about = " ".join(part for part in (change.get("kind", ""), change.get("callId", "")) if part)
         print_line(mark, f" {change['call']:>3}  {change['tool']}  {about}".rstrip(), err=True)
 

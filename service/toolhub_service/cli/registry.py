@@ -17,7 +17,7 @@ from toolhub.v1 import tool_pb2
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.connection.client import connected_by, connection_options
 from toolhub_service.cli.terminal.output import (
-    counted,
+    count_text,
     enum_name,
     footnote,
     json_option,
@@ -115,12 +115,12 @@ def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
                     return fault
             shown = json.dumps(value, ensure_ascii=False)
             shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
-            expected, example = _expected(field)
+            expected, example = _describe_field(field)
             return f'`{path}{key}` must be {expected}, not {shown}. Example: "{key}": {example}'
     return ""
 
 
-def _expected(field: FieldDescriptor) -> tuple[str, str]:
+def _describe_field(field: FieldDescriptor) -> tuple[str, str]:
     """Return (what a field must be, an example of it), in terms of JSON."""
     if field.enum_type:
         names = [value.name for value in field.enum_type.values[1:]]
@@ -209,7 +209,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
 def _show_snapshot(answer: pb.GetSnapshotResponse) -> None:
     rows = ((tool.name, tool.version, tool.source, state_text(tool)) for tool in answer.tools)
     print_table(("TOOL", "VERSION", "SOURCE", "STATE"), rows)
-    footnote(f"{counted(answer.totals.tools, 'tool')}; revision {answer.revision}")
+    footnote(f"{count_text(answer.totals.tools, 'tool')}; revision {answer.revision}")
 
 
 def state_text(tool: tool_pb2.ToolSpec) -> str:

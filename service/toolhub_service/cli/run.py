@@ -116,7 +116,7 @@ class _Runner:
         name, result = "", result_pb2.ToolResult()
         try:
             name, args = _read(line)
-            result = self._called(name, args)
+            result = self._call(name, args)
             value = json.loads(result.result_json or b"null")
         except ToolFailure as failure:
             value = self.face.fail(failure.error)
@@ -131,7 +131,7 @@ class _Runner:
         self._print(name, result, value)
         return result.ok
 
-    def _called(self, name: str, args: JsonValue) -> result_pb2.ToolResult:
+    def _call(self, name: str, args: JsonValue) -> result_pb2.ToolResult:
         request = pb.InvokeRequest(
             intent=call_pb2.ToolIntent(tool=name, args_json=canonical_json.dumps(args), purpose=self.purpose),
             context=typed_context(self.request_id),

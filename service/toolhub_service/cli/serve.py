@@ -154,7 +154,7 @@ def client_environment(settings: Settings, address: str) -> str:
     from toolhub_service.cli.connection.channel import DEFAULT_ADDRESS
 
     tls = settings.server.tls
-    address = _certified(settings, address)
+    address = _certificate_address(settings, address)
     asks_clients = settings.asks_clients
     variables = {
         "TOOLHUB_ADDRESS": "" if address == DEFAULT_ADDRESS else address,
@@ -166,7 +166,7 @@ def client_environment(settings: Settings, address: str) -> str:
     return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
 
 
-def _certified(settings: Settings, address: str) -> str:
+def _certificate_address(settings: Settings, address: str) -> str:
     """Return the address with a name that the certificate has; a wildcard becomes this machine."""
     from toolhub_service.app.own_hub import certified_names, reachable
 

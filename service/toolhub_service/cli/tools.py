@@ -27,7 +27,7 @@ from toolhub_service.cli.registry import register, snapshot, state_name, state_t
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     first_line,
     footnote,
     json_option,
@@ -40,7 +40,7 @@ from toolhub_service.cli.terminal.output import (
     print_prose,
     print_table,
     print_text,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -68,7 +68,8 @@ def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceSta
             yield f"There is no source {name!r}. Sources of this hub: {', '.join(known)}"
         elif status.tools:
             quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
-            yield f"{name} has {counted(status.tools, 'tool')}{quarantined}; none matches and is allowed by your policy"
+            tools = count_text(status.tools, "tool")
+            yield f"{name} has {tools}{quarantined}; none matches and is allowed by your policy"
         else:
             yield f"{name} has no tools"
 
@@ -216,9 +217,9 @@ def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-        text = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
+        text = f"{count_text(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
     if first.denied_size:
-        text += f" `toolhub tools snapshot` also shows operators the {counted(first.denied_size, 'tool')} denied."
+        text += f" `toolhub tools snapshot` also shows operators the {count_text(first.denied_size, 'tool')} denied."
     footnote(text, *_sources_notes(first.sources))
 
 
@@ -264,7 +265,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 
 
 def _show_tool(tool: tool_pb2.ToolSpec) -> None:
-    print_line(styled(f"{tool.name} {tool.version}", bold=True))
+    print_line(style(f"{tool.name} {tool.version}", bold=True))
     print_prose(tool.description)
     print_pairs(_facts(tool))
     for title, schema in (("Takes", tool.input_schema_json), ("Returns", tool.output_schema_json)):
@@ -317,7 +318,7 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
     except grpc.RpcError as error:
         if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
             raise
-    hidden = _hidden(connection, name)
+    hidden = _find_hidden(connection, name)
     if hidden is not None:
         needs = ", ".join(hidden.capabilities) or "no capability"
         raise HubRefused(f"Your policy does not allow {name}, which needs {needs}. {_to_allow(connection, hidden)}")
@@ -340,7 +341,7 @@ def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
     return f"Unless a rule denies it, this allows it, on the hub's machine: {command}"
 
 
-def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
+def _find_hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
     """Return the tool that the policy hides; None if there is none, or the caller is no operator."""
     try:
         request = registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 
 from toolhub_service.cli.connection.channel import Endpoint
-from toolhub_service.cli.connection.client import Connection, connected
+from toolhub_service.cli.connection.client import Connection, connect
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def connection_to(add_servicers: Callable[[grpc.Server], None]) -> Iterator[Conn
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with connected(Endpoint(f"127.0.0.1:{port}"), None, 20.0) as connection:
+        with connect(Endpoint(f"127.0.0.1:{port}"), None, 20.0) as connection:
             yield connection
     finally:
         server.stop(None)

@@ -12,7 +12,7 @@ import pytest
 from toolhub.v1 import call_pb2, result_pb2, tool_service_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.connection.channel import Endpoint
-from toolhub_service.cli.connection.client import HubRefused, HubUnreachable, connected, status_of
+from toolhub_service.cli.connection.client import HubRefused, HubUnreachable, connect, status_of
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
@@ -56,7 +56,7 @@ def test_reason_of_a_refusal_reaches_the_person_at_the_terminal(
     with pytest.raises(grpc.RpcError) as raised:
         answered(channel, None, (details_trailer(failure),), failure.code, failure.message)
     assert status_of(raised.value) == (failure.code, failure.message, failure.reason.name)
-    with pytest.raises(kind) as ended, connected(Endpoint("127.0.0.1:1"), None, 1.0):
+    with pytest.raises(kind) as ended, connect(Endpoint("127.0.0.1:1"), None, 1.0):
         raise raised.value
     assert failure.message in str(ended.value)
     assert failure.reason.name in str(ended.value)

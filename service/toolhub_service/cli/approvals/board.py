@@ -50,7 +50,7 @@ class LiveTable:
         from rich.console import Console  # here, because it is slow to import and most commands draw nothing
         from rich.live import Live
 
-        return Live(get_renderable=self.rendered, console=Console(), refresh_per_second=2, transient=True)
+        return Live(get_renderable=self.render, console=Console(), refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -62,7 +62,7 @@ class LiveTable:
         self._live.stop()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Draw nothing inside the block."""
         self._live.stop()
         try:
@@ -81,35 +81,35 @@ class LiveTable:
             self._live.console.print(Text.from_ansi(line(approval)), soft_wrap=True)
         self._live.refresh()
 
-    def disconnected(self, pause_s: float) -> None:
+    def show_outage(self, pause_s: float) -> None:
         self._outage = outage_text(pause_s)
         self._live.refresh()
 
-    def reconnected(self) -> None:
+    def end_outage(self) -> None:
         self._outage = ""
         self._live.refresh()
 
     @property
-    def selected(self) -> str:
+    def selected_id(self) -> str:
         """Return the ID of the approval that keys apply to: the selected one while it is shown, else the first; or
         empty."""
-        shown = self._shown()
+        shown = self._newest()
         return self._selected if self._selected in shown else next(iter(shown), "")
 
     def select(self, step: int) -> None:
         """Select the approval so many rows further down."""
-        shown = list(self._shown())
+        shown = list(self._newest())
         if shown:
-            at = shown.index(self.selected) + step
+            at = shown.index(self.selected_id) + step
             self._selected = shown[min(max(at, 0), len(shown) - 1)]
             self._live.refresh()
 
-    def rendered(self) -> Group:
+    def render(self) -> Group:
         """Return the current table, and the arguments of the selected approval."""
         from rich.console import Group
         from rich.text import Text
 
-        shown, selected = self._shown(), self.selected if self._has_keys else ""
+        shown, selected = self._newest(), self.selected_id if self._has_keys else ""
         parts: list[Table | Text] = [self._table(shown, selected)] if shown else []
         if selected:
             parts += self._request(shown[selected])
@@ -130,7 +130,7 @@ class LiveTable:
                 parts.append(Text("  …", style="dim"))
         return parts
 
-    def _shown(self) -> dict[str, approval_pb2.Approval]:
+    def _newest(self) -> dict[str, approval_pb2.Approval]:
         # The newest: they must fit the screen, or redrawing would leave lines behind.
         return dict(list(self._pending.items())[-_ROWS_MAX:])
 
@@ -179,7 +179,7 @@ class Keyboard:
             termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, self._usual)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Restore line input inside the block."""
         self.__exit__(None, None, None)
         try:

@@ -32,12 +32,18 @@ from toolhub_service.cli.approvals.view import (
     state_of,
 )
 from toolhub_service.cli.completion import complete_approval
-from toolhub_service.cli.connection.client import Connection, connected_by, connection_options, explained, note_outage
+from toolhub_service.cli.connection.client import (
+    Connection,
+    connected_by,
+    connection_options,
+    explain_error,
+    note_outage,
+)
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.arguments import read_arguments
 from toolhub_service.cli.terminal.output import (
     can_redraw,
-    counted_of,
+    count_of_total,
     footnote,
     json_option,
     message_as_json,
@@ -75,7 +81,7 @@ def asked_answer(schema: Mapping[str, Any]) -> bytes:
     for name, declared in fields_of(schema).items():
         typed = _ask(name, declared, is_required=name in required)
         if typed != _NOTHING:
-            answer[name] = _typed(typed, declared)
+            answer[name] = _parse_field(typed, declared)
     return json.dumps(answer).encode() if answer else b""
 
 
@@ -95,7 +101,7 @@ def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
             return typed
 
 
-def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
+def _parse_field(typed: str, declared: Mapping[str, Any]) -> Any:
     if field_kind(declared) == "string":
         return typed
     try:
@@ -154,7 +160,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         footnote("No approval is pending." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
-    footnote(f"{counted_of(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
+    footnote(f"{count_of_total(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
 
 
 @approvals.command()
@@ -296,8 +302,8 @@ def _run_board(connection: Connection, tool: str) -> None:
             for approval in ApprovalWatch(
                 connection,
                 tool,
-                disconnected=lambda pause_s: post(partial(table.disconnected, pause_s)),
-                reconnected=lambda: post(table.reconnected),
+                disconnected=lambda pause_s: post(partial(table.show_outage, pause_s)),
+                reconnected=lambda: post(table.end_outage),
             ):
                 post(partial(table.show, approval))
         except Exception as error:  # noqa: BLE001 - raised again by the thread that waits for it
@@ -307,9 +313,9 @@ def _run_board(connection: Connection, tool: str) -> None:
         # A daemon: it waits in a stream that does not end with the keys.
         Thread(target=follow, daemon=True).start()
         while (key := keyboard.next(wakes)) not in ("q", "Q"):
-            if key in _DECISIONS and table.selected:
-                with table.paused(), keyboard.paused():
-                    _decide_selected(connection, table.selected, _DECISIONS[key])
+            if key in _DECISIONS and table.selected_id:
+                with table.pause(), keyboard.pause():
+                    _decide_selected(connection, table.selected_id, _DECISIONS[key])
             elif key in _STEPS:
                 table.select(_STEPS[key])
             while not key and not news.empty():
@@ -334,7 +340,7 @@ def _decide_selected(connection: Connection, approval_id: str, decision: approva
     except click.Abort:
         note("Nothing was decided.", err=True)
     except grpc.RpcError as error:
-        print_failure(explained(connection, error))
+        print_failure(explain_error(connection, error))
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:

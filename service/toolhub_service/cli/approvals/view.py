@@ -16,12 +16,12 @@ from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub_service.cli.connection.client import Connection, reopened, status_of
+from toolhub_service.cli.connection.client import Connection, resume_watch, status_of
 from toolhub_service.cli.terminal.output import (
     Escaped,
     enum_name,
     is_wide,
-    joined,
+    join_parts,
     note,
     print_line,
     print_pairs,
@@ -29,7 +29,7 @@ from toolhub_service.cli.terminal.output import (
     print_table,
     seconds_since,
     span,
-    styled,
+    style,
     utc,
 )
 from toolhub_service.guards.foreign_text import on_one_line
@@ -94,7 +94,7 @@ def print_approvals(approvals: Iterable[Approval]) -> None:
 def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
     """Print one approval; with the unredacted arguments if these were revealed."""
     state = state_of(approval)
-    print_line(styled(approval.approval_id, bold=True), "  ", styled(state, fg=_COLOURS.get(state), bold=True))
+    print_line(style(approval.approval_id, bold=True), "  ", style(state, fg=_COLOURS.get(state), bold=True))
     print_pairs(_facts(approval))
     if approval.purpose:
         note("\npurpose (untrusted text of the caller):")
@@ -115,8 +115,8 @@ def line(approval: Approval) -> Escaped:
     by = f"  by {on_one_line(approval.decided_by)}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
     comment = f"  {on_one_line(approval.comment)!r}" if approval.comment and (by or state == "EXPIRED") else ""
     what = f"{approval.approval_id}  {on_one_line(approval.principal)}  {on_one_line(approval.tool)}{by}{comment}"
-    mark = styled(state.ljust(8), fg=_COLOURS.get(state))
-    return joined(f"{_latest(approval).ToDatetime():%H:%M:%S}  ", mark, "  ", what)
+    mark = style(state.ljust(8), fg=_COLOURS.get(state))
+    return join_parts(f"{_latest(approval).ToDatetime():%H:%M:%S}  ", mark, "  ", what)
 
 
 def _print_question(approval: Approval) -> None:
@@ -243,7 +243,7 @@ class ApprovalWatch:
     def __iter__(self) -> Generator[approval_pb2.Approval, None, None]:
         # Asked first, because the command only waits for a hub that is lost later.
         self._connection.call(self._connection.approvals.ListApprovals, pb.ListApprovalsRequest(page_size=1))
-        yield from reopened(self._watch, _PAUSE_MAX_S, self._disconnected, self._pause)
+        yield from resume_watch(self._watch, _PAUSE_MAX_S, self._disconnected, self._pause)
 
     def _watch(self) -> Iterator[approval_pb2.Approval]:
         """Run one stream. It begins with the changes since the last one;

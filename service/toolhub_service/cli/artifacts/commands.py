@@ -19,7 +19,7 @@ from toolhub_service.cli.connection.client import PAGE_MAX, Connection, connecte
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     binary_output,
-    counted,
+    count_text,
     footnote,
     json_option,
     json_switch,
@@ -92,7 +92,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
       toolhub artifacts get art_0f3c… -o - | jq .
     """
     with connected_by(options) as connection:
-        artifact = _described(connection, artifact_id)
+        artifact = _find_artifact(connection, artifact_id)
         if output == "-":
             download(connection, artifact, binary_output())
             return
@@ -116,7 +116,7 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
       toolhub artifacts show art_0f3c…
     """
     with connected_by(options) as connection:
-        print_answer(_described(connection, artifact_id), as_json, _show)
+        print_answer(_find_artifact(connection, artifact_id), as_json, _show)
 
 
 @artifacts.command("list")
@@ -163,7 +163,7 @@ def list_artifacts(
     rows = ((one.artifact_id, f"{one.size_bytes:,}", utc(one.expires_at), one.name or "-") for one in shown)
     print_table(("ARTIFACT", "BYTES", "EXPIRES", "NAME"), rows)
     more = "; there are more: --all lists all" if len(found) > len(shown) else ""
-    footnote(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
+    footnote(f"{count_text(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
 
 
 @artifacts.command()
@@ -179,13 +179,13 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
       toolhub artifacts delete art_0f3c… --yes
     """
     with connected_by(options) as connection:
-        found = [_described(connection, artifact_id) for artifact_id in artifact_ids]
+        found = [_find_artifact(connection, artifact_id) for artifact_id in artifact_ids]
         if not is_sure:
             if not sys.stdin.isatty() or wants_json(as_json):
                 raise click.UsageError("Cannot ask for confirmation without a terminal. Pass --yes to delete.")
             for artifact in found:
                 print_pairs(_pairs(artifact))
-            if not confirm(f"Delete {counted(len(found), 'artifact')}?"):
+            if not confirm(f"Delete {count_text(len(found), 'artifact')}?"):
                 raise click.Abort
         for artifact in found:
             request = pb.DeleteArtifactRequest(artifact_id=artifact.artifact_id)
@@ -196,7 +196,7 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
         print_json({"deleted": [artifact.artifact_id for artifact in found]})
 
 
-def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
+def _find_artifact(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
     """Return the artifact with this ID, or the only one whose ID begins so. Raises click.UsageError, grpc.RpcError."""
     request = pb.GetArtifactRequest(artifact_id=artifact_id)
     try:

@@ -12,16 +12,9 @@ from typing import Any
 import click
 
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.audit.events import (
-    Moment,
-    events,
-    filter_of,
-    filter_options,
-    followed_events,
-    newest,
-    outcome_of,
-    type_of,
-)
+from toolhub_service.cli.audit.events import Moment, filter_of, filter_options, outcome_of, type_of
+from toolhub_service.cli.audit.following import followed_events
+from toolhub_service.cli.audit.reading import events, newest
 from toolhub_service.cli.audit.report import report
 from toolhub_service.cli.audit.verify import verify
 from toolhub_service.cli.config import read_settings, settings_options
@@ -33,13 +26,13 @@ from toolhub_service.cli.terminal.output import (
     explaining,
     footnote,
     is_whole,
-    joined,
+    join_parts,
     message_as_json,
     print_json_line,
     print_line,
     print_next,
     print_table,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -294,7 +287,7 @@ def _row(event: event_pb2.Event) -> tuple[str, ...]:
 def _line(event: event_pb2.Event) -> Escaped:
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
     ended = outcome_of(event)
-    outcome = styled(ended, fg="red" if refused or ended != event.outcome else "green") if ended else ""
+    outcome = style(ended, fg="red" if refused or ended != event.outcome else "green") if ended else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
     rule = f"[{on_one_line(event.rule_id)}]" if event.rule_id else ""
     cells = (
@@ -303,11 +296,11 @@ def _line(event: event_pb2.Event) -> Escaped:
         on_one_line(event.tenant),
         on_one_line(event.principal),
         on_one_line(event.tool),
-        joined(outcome, took, " " if outcome and rule else "", rule) if outcome or rule else "",
+        join_parts(outcome, took, " " if outcome and rule else "", rule) if outcome or rule else "",
         on_one_line(_summary(event)),
     )
     shown = [cell for cell in cells if cell]
-    return joined(shown[0], *(part for cell in shown[1:] for part in (_GAP, cell)))
+    return join_parts(shown[0], *(part for cell in shown[1:] for part in (_GAP, cell)))
 
 
 def _time(event: event_pb2.Event) -> str:

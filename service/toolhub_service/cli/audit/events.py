@@ -1,97 +1,17 @@
-"""Selects the audit events that a command reads: by filters, the newest few, and new ones."""
+"""Options that select audit events, and the filter that they make; an event's type and outcome as words."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.connection.client import PAGE_MAX, Connection, reopened
 from toolhub_service.cli.terminal.output import enum_name
 from toolhub_service.reports.activity import REFUSED, refusal_kind
-
-# Reading a hub's audit events: all of them from the oldest, or the newest few without reading what is before them.
-#
-# The log is listed in the order of time, from any moment on. So the newest N are asked for in windows that reach back
-# from now, each 16 times as long as the one before, until one holds enough: at most a few listings, of which only the
-# last can hold many events more than asked for.
-
-_FIRST_WINDOW_S = 4.0
-_GROWTH = 16
-_LAST_WINDOW_S = 64 * 86_400.0
-
-
-def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    """Yield every event that matches, oldest first."""
-    for page in connection.pages(connection.audit.ListEvents, pb.ListEventsRequest(filter=where, page_size=PAGE_MAX)):
-        yield from page.events
-
-
-def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
-    """Return the last `count` events that match, oldest first; the filter's times bound them."""
-    found: deque[event_pb2.Event] = deque(maxlen=count)
-    if count == 0:
-        return []
-    end_ns = where.until.ToNanoseconds() if where.HasField("until") else time.time_ns()
-    window_s = _FIRST_WINDOW_S
-    while window_s <= _LAST_WINDOW_S:
-        begin_ns = end_ns - int(window_s * 1e9)
-        if begin_ns <= where.since.ToNanoseconds():
-            break
-        windowed = event_pb2.EventFilter()
-        windowed.CopyFrom(where)
-        windowed.since.FromNanoseconds(begin_ns)
-        found.extend(events(connection, windowed))
-        if len(found) == count:
-            return list(found)
-        found.clear()
-        window_s *= _GROWTH
-    found.extend(events(connection, where))
-    return list(found)
-
-
-# Following the audit log across restarts of the hub: from the last event seen, what was missed first.
-
-_PAUSE_MAX_S = 5.0
-
-
-def followed_events(
-    connection: Connection,
-    where: event_pb2.EventFilter,
-    *,
-    disconnected: Callable[[float], object] = lambda _: None,
-    pause: Callable[[float], object] = time.sleep,
-) -> Iterator[event_pb2.Event]:
-    """Yield new events without end, across restarts of the hub.
-
-    `disconnected` is called with the seconds until the next try.
-
-    Raises grpc.RpcError when the hub refuses, and when it cannot be reached at the beginning.
-    """
-    asked = pb.ListEventsRequest(filter=where, page_size=1)
-    connection.call(connection.audit.ListEvents, asked)
-    token = ""
-
-    def tail() -> Iterator[event_pb2.Event]:
-        nonlocal token
-        request = pb.TailEventsRequest(filter=where, resume_token=token)
-        answers = connection.audit.TailEvents(request, metadata=connection.metadata)
-        try:
-            for answer in answers:
-                token = answer.resume_token
-                yield answer.event
-        finally:
-            answers.cancel()
-
-    yield from reopened(tail, _PAUSE_MAX_S, disconnected, pause)
-
 
 # Fields of EventFilter with an option each.
 FILTERS = {

@@ -11,7 +11,8 @@ import click
 from msgspec import to_builtins
 
 from toolhub.v1 import event_pb2
-from toolhub_service.cli.audit.events import Moment, events
+from toolhub_service.cli.audit.events import Moment
+from toolhub_service.cli.audit.reading import events
 from toolhub_service.cli.connection.client import connected_by, connection_options
 from toolhub_service.cli.terminal.output import (
     footnote,
@@ -19,7 +20,7 @@ from toolhub_service.cli.terminal.output import (
     print_line,
     print_pairs,
     print_table,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -72,7 +73,7 @@ def report(
     for title, headings, rows in report_tables(shown):
         if rows:
             print_line()
-            print_line(styled(title, bold=True))
+            print_line(style(title, bold=True))
             print_table(headings, rows)
     if page is not None:
         footnote(f"The page is in {page}.")

@@ -12,13 +12,13 @@ from toolhub.v1 import audit_service_pb2 as pb
 from toolhub_service.cli.connection.client import connected_by, connection_options
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     explaining,
     footnote,
     message_as_json,
     print_json,
     print_line,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -125,7 +125,7 @@ def _verify_lines(
         _show_verification(answer)
         if found.repeated:
             print_line(
-                f"{counted(found.repeated, 'line')} occurred twice: exports and archives repeat lines after a crash."
+                f"{count_text(found.repeated, 'line')} occurred twice: exports and archives repeat lines after a crash."
             )
         if answer.ok and data_dir is None and checkpoints is None:
             footnote("Whether the end was cut off is not known: add --data-dir or --checkpoints to find out.")
@@ -136,8 +136,8 @@ def _verify_lines(
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
     if answer.ok:
         print_line(
-            styled(
-                f"✓ {counted(answer.events_checked, 'event')} in {counted(answer.writers_checked, 'chain')}: "
+            style(
+                f"✓ {count_text(answer.events_checked, 'event')} in {count_text(answer.writers_checked, 'chain')}: "
                 "none changed, removed or moved",
                 fg="green",
             )
@@ -145,6 +145,6 @@ def _show_verification(answer: pb.VerifyAuditResponse) -> None:
         return
     for fault in answer.faults:  # the lines of a file may be anybody's
         where = f"writer {fault.writer}, sequence {fault.sequence}: " if fault.writer else ""
-        print_line(styled(f"✗ {where}{fault.reason}", fg="red"))
-    checked = counted(answer.events_checked, "event")
+        print_line(style(f"✗ {where}{fault.reason}", fg="red"))
+    checked = count_text(answer.events_checked, "event")
     print_line(f"{checked} checked. Do not trust events that follow a fault of the same writer.")

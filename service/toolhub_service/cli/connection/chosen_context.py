@@ -49,7 +49,7 @@ class ContextKey:
         return read_private(path, _KEY_MAX_BYTES, f"The context {self.name} takes its key from {path}").strip()
 
 
-def completed(given: Given) -> dict[str, Any]:
+def complete_options(given: Given) -> dict[str, Any]:
     """Return the connection's options, with the context's in place of those with a lower rank.
 
     `given`: address, tls, ca_file, cert_file, key_file, api_key and context_name, each with its rank. `context_name` of
@@ -68,7 +68,7 @@ def completed(given: Given) -> dict[str, Any]:
     # An address of higher rank is another hub: it must not get this context's credential.
     if not name or ranks["address"] > rank:
         return {**values, "context_name": None}
-    context = contexts.named(name)
+    context = contexts.find(name)
     # Mixed, a given CA and the context's client certificate would belong to two different hubs.
     has_tls_of_its_own = max(ranks[each] for each in ("tls", *FILES)) > rank
     if ranks["address"] < rank:

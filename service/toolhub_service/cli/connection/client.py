@@ -239,32 +239,30 @@ def _in_context(command: Command) -> Command:
         given: Given = {name: (options[name], _RANKS.get(source(name), BY_DEFAULT)) for name in OPTIONS}  # type: ignore[arg-type]
         chosen = plain(given)
         if chosen is None:
-            from toolhub_service.cli.connection.chosen_context import completed
+            from toolhub_service.cli.connection.chosen_context import complete_options
 
-            chosen = completed(given)
+            chosen = complete_options(given)
         return command(*arguments, **{**options, **chosen})
 
     return cast("Command", run)
 
 
 @contextmanager
-def connected(
-    hub: Endpoint, credential: Credential = None, timeout_s: float = ANSWER_TIMEOUT_S
-) -> Iterator[Connection]:
+def connect(hub: Endpoint, credential: Credential = None, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connection]:
     """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
     channel = hub.open()
     connection = Connection(hub, channel, credential, timeout_s)
     try:
         yield connection
     except grpc.RpcError as error:
-        raise explained(connection, error) from error
+        raise explain_error(connection, error) from error
     finally:
         channel.close()
 
 
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
     """Open the connection that a command's options describe; `options` may hold others, too."""
-    return connected(endpoint_of(options), options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
+    return connect(endpoint_of(options), options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
 
 
 def endpoint_of(options: Mapping[str, Any]) -> Endpoint:
@@ -334,7 +332,7 @@ class Backoff:
         return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
 
 
-def reopened(
+def resume_watch(
     watch: Callable[[], Iterator[Item]],
     pause_max_s: float,
     disconnected: Callable[[float], object],
@@ -375,7 +373,7 @@ def note_outage(pause_s: float) -> None:
     note(outage_text(pause_s), err=True)
 
 
-def explained(connection: Connection, error: grpc.RpcError) -> click.ClickException:
+def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickException:
     """Return the failed RPC as one message that says what to do next."""
     hub = connection.hub
     code, details, reason = status_of(error)

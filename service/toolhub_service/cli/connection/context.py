@@ -124,7 +124,7 @@ def use(name: str | None, is_none: bool) -> None:
         raise click.UsageError("Give the NAME of a context, or --none.")
     with changing_contexts() as keep:
         contexts = read_contexts()
-        chosen = contexts.named(name) if name else None
+        chosen = contexts.find(name) if name else None
         keep(replace(contexts, current=name or ""))
     print_line(f"{name}: {chosen.address}" if chosen else "No context is in use.")
 
@@ -140,7 +140,7 @@ def list_contexts(as_json: bool) -> None:
     """
     contexts = read_contexts()
     if wants_json(as_json):
-        print_json([_shown(contexts, name) for name in sorted(contexts.by_name)])
+        print_json([_context_to_dict(contexts, name) for name in sorted(contexts.by_name)])
     elif not contexts.by_name:
         footnote("There are no contexts. `toolhub context add NAME --address HOST:PORT` adds one.")
     else:
@@ -167,9 +167,9 @@ def show(name: str | None, as_json: bool) -> None:
     name = name or contexts.current
     if not name:
         raise click.UsageError("No context is in use: give the NAME of one, or choose one with `toolhub context use`.")
-    found = contexts.named(name)
+    found = contexts.find(name)
     if wants_json(as_json):
-        print_json(_shown(contexts, name))
+        print_json(_context_to_dict(contexts, name))
         return
     parts = {**asdict(found), "tls": "yes" if found.tls else "no", "credential": found.credential}
     parts |= {f"login {part}": value for part, value in (parts.pop("login") or {}).items()}
@@ -180,7 +180,7 @@ def show(name: str | None, as_json: bool) -> None:
     note(f"in {contexts_file()}")
 
 
-def _shown(contexts: Contexts, name: str) -> dict[str, Any]:
+def _context_to_dict(contexts: Contexts, name: str) -> dict[str, Any]:
     return {"name": name, "current": name == contexts.current, **asdict(contexts.by_name[name])}
 
 
@@ -195,7 +195,7 @@ def remove(name: str) -> None:
     """
     from toolhub_service.cli.connection.tokens import log_out
 
-    login = read_contexts().named(name).login
+    login = read_contexts().find(name).login
     if login is not None and (problem := log_out(name)):
         note(f"{problem} The token was forgotten here, and holds until it expires.", err=True)
     with changing_contexts() as keep:

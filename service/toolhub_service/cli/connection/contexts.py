@@ -76,7 +76,7 @@ class Contexts:
     current: str = ""
     by_name: Mapping[str, Context] = field(default_factory=dict)
 
-    def named(self, name: str) -> Context:
+    def find(self, name: str) -> Context:
         """Return the context. Raises click.UsageError."""
         if name in self.by_name:
             return self.by_name[name]
@@ -164,7 +164,7 @@ def keep_login(name: str, login: Login) -> None:
     """Store what was found about a context's issuer in it."""
     with changing_contexts() as keep:
         contexts = read_contexts()
-        changed = replace(contexts.named(name), login=login)
+        changed = replace(contexts.find(name), login=login)
         keep(replace(contexts, by_name={**contexts.by_name, name: changed}))
 
 

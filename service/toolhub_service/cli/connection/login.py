@@ -58,19 +58,19 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
       toolhub login
       toolhub --context prod login --device
     """
-    from toolhub_service.cli.connection.oauth import discovered, opened, registered
+    from toolhub_service.cli.connection.oauth import discover_issuer, open_http, register_client
     from toolhub_service.cli.connection.tokens import Session, keep, state_text
 
-    name, context, wanted = _wanted(context_name)
-    with opened() as http:
-        wanted = _found(context, wanted)
-        issuer = discovered(http, wanted.issuer)
+    name, context, wanted = _login_of_context(context_name)
+    with open_http() as http:
+        wanted = _complete_login(context, wanted)
+        issuer = discover_issuer(http, wanted.issuer)
         if not wanted.client_id:
-            wanted = replace(wanted, client_id=registered(http, issuer))
+            wanted = replace(wanted, client_id=register_client(http, issuer))
             # The next login shall not register another one.
-            keep_login(name, replace(_wanted(name)[2], issuer=issuer.issuer, client_id=wanted.client_id))
+            keep_login(name, replace(_login_of_context(name)[2], issuer=issuer.issuer, client_id=wanted.client_id))
         request = _request(wanted, issuer)
-        note(f"Logging in to {name} at {issuer.issuer}{_asked(request)}", err=True)
+        note(f"Logging in to {name} at {issuer.issuer}{_describe_request(request)}", err=True)
         tokens = _tokens(http, issuer, request, by_code=by_code, no_browser=no_browser, timeout_s=timeout_s)
     session = Session(
         issuer.issuer,
@@ -84,13 +84,13 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
     print_line(f"Logged in to {name}: {state_text(name)}")
 
 
-def _wanted(context_name: str | None) -> tuple[str, Context, Login]:
+def _login_of_context(context_name: str | None) -> tuple[str, Context, Login]:
     """Return name and content of the context, and its login. Raises click.UsageError."""
     contexts = read_contexts()
     name = context_name or contexts.current
     if not name:
         raise click.UsageError("Name the hub first: toolhub context add NAME --address HOST:PORT --login")
-    context = contexts.named(name)
+    context = contexts.find(name)
     if context.login is None:
         raise click.UsageError(
             f"The context {name} has no login (credential: {context.credential}). To give it one: "
@@ -109,7 +109,7 @@ def _request(wanted: Login, issuer: Issuer) -> Request:
     return Request(wanted.client_id, tuple(scopes), tuple(resources), wanted.audience)
 
 
-def _asked(request: Request) -> str:
+def _describe_request(request: Request) -> str:
     """Show what the hub made the login request, which its user should know."""
     words = [f"as {request.client_id}", *(f"for {each}" for each in (*request.resources, request.audience) if each)]
     return f" ({', '.join([*words, *request.scopes])})"
@@ -172,7 +172,7 @@ class _HubMetadata:
     """By issuer: client and resource for this command, if the operator named them."""
 
 
-def _found(context: Context, wanted: Login) -> Login:
+def _complete_login(context: Context, wanted: Login) -> Login:
     """Return the login, completed from the hub's metadata. Raises LoginFailed, IssuerUnreachable."""
     from toolhub_service.cli.connection.oauth import LoginFailed
 
@@ -222,16 +222,16 @@ def _is_of_another(named: str, context: Context) -> bool:
 
 def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
     """Return the metadata, None when there is none, and the addresses that were tried."""
-    from toolhub_service.cli.connection.oauth import IssuerUnreachable, asked, opened
+    from toolhub_service.cli.connection.oauth import IssuerUnreachable, fetch_json, open_http
 
     tried: list[str] = []
-    with opened(mcp_verify(context)) as http:
+    with open_http(mcp_verify(context)) as http:
         for url in mcp_urls(context):
             parts = urlsplit(url)
             place = f"{parts.scheme}://{parts.netloc}"
             tried.append(f"{place}{_WELL_KNOWN}{parts.path.rstrip('/')}")
             try:
-                status, found = asked(http, "GET", tried[-1])
+                status, found = fetch_json(http, "GET", tried[-1])
             except IssuerUnreachable:
                 continue  # `tried` shows the user this address when no other answers
             resource = str(found.get("resource", ""))
@@ -282,7 +282,7 @@ def logout(context_name: str | None) -> None:
     """
     from toolhub_service.cli.connection.tokens import log_out, session_of
 
-    name = _wanted(context_name)[0]
+    name = _login_of_context(context_name)[0]
     if session_of(name) is None:
         print_line(f"Nobody is logged in to {name}.")
         return

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 
-from toolhub_service.cli.connection.oauth import Issuer, LoginFailed, Request, Tokens, granted
+from toolhub_service.cli.connection.oauth import Issuer, LoginFailed, Request, Tokens, request_tokens
 
 _PATH: Final = "/callback"
 _SILENT_S: Final = 10.0
@@ -56,7 +56,7 @@ def by_browser(
     form = request.token_form(
         grant_type="authorization_code", code=answer["code"], redirect_uri=redirect, code_verifier=verifier
     )
-    return granted(http, issuer.issuer, issuer.token_endpoint, form)
+    return request_tokens(http, issuer.issuer, issuer.token_endpoint, form)
 
 
 def _check(issuer: Issuer, answer: Answer) -> None:

@@ -94,13 +94,13 @@ def _answering(where: str) -> Any:
         raise LoginFailed(f"{where} is no URL: {broken}.") from broken
 
 
-def opened(verify: Any = True) -> httpx.Client:
+def open_http(verify: Any = True) -> httpx.Client:
     """Return a client that follows no redirect; proxies are those of the environment. `verify` is httpx's."""
     # No redirects: a code or a refresh token is sent only to the endpoint that the issuer has named.
     return httpx.Client(timeout=_TIMEOUT_S, verify=verify, follow_redirects=False)
 
 
-def checked_url(what: str, url: str) -> str:
+def check_url(what: str, url: str) -> str:
     """Return the URL, if nobody on the way can read along. Raises LoginFailed."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.netloc and "@" not in parts.netloc:
@@ -117,7 +117,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[int, dict[str, Any]]:
+def fetch_json(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[int, dict[str, Any]]:
     """Return status and JSON object of an answer, {} for any other body. Raises IssuerUnreachable, LoginFailed."""
     headers = {"accept": "application/json"}
     with _answering(url), http.stream(method, url, headers=headers, **request) as response:
@@ -134,13 +134,13 @@ def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[in
         return response.status_code, document if isinstance(document, dict) else {}
 
 
-def discovered(http: httpx.Client, issuer: str) -> Issuer:
+def discover_issuer(http: httpx.Client, issuer: str) -> Issuer:
     """Return the metadata by OpenID Connect discovery, else RFC 8414. Raises IssuerUnreachable, LoginFailed."""
-    parts = urlsplit(checked_url("The issuer", issuer))
+    parts = urlsplit(check_url("The issuer", issuer))
     path = parts.path.rstrip("/")
     tried = (f"{issuer.rstrip('/')}{_OIDC}", f"{parts.scheme}://{parts.netloc}{_OAUTH}{path}")
     for url in tried:
-        status, found = asked(http, "GET", url)
+        status, found = fetch_json(http, "GET", url)
         if status == 200 and found:
             return _issuer_of(issuer, found)
     raise IssuerUnreachable(f"{issuer} has no metadata at {tried[0]} (HTTP {status}). Check --issuer.")
@@ -154,7 +154,7 @@ def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
     urls: dict[str, str] = {}
     for name in ("token", "authorization", "device_authorization", "revocation", "registration"):
         url = found.get(f"{name}_endpoint")
-        urls[f"{name}_endpoint"] = checked_url(f"The {name} endpoint of {issuer}", str(url)) if url else ""
+        urls[f"{name}_endpoint"] = check_url(f"The {name} endpoint of {issuer}", str(url)) if url else ""
     if not urls["token_endpoint"]:
         raise LoginFailed(f"The metadata of {issuer} has no token_endpoint: it gives out no tokens.")
     scopes = found.get("scopes_supported")
@@ -163,7 +163,7 @@ def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
     return Issuer(issuer, scopes=known, names_itself=names_itself, **urls)
 
 
-def registered(http: httpx.Client, issuer: Issuer) -> str:
+def register_client(http: httpx.Client, issuer: Issuer) -> str:
     """Return the ID of a client registered for this command (RFC 7591).
 
     Raises LoginFailed when the issuer registers none.
@@ -185,15 +185,15 @@ def registered(http: httpx.Client, issuer: Issuer) -> str:
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
     }
-    status, made = asked(http, "POST", issuer.registration_endpoint, json=wanted)
+    status, made = fetch_json(http, "POST", issuer.registration_endpoint, json=wanted)
     if status not in (200, 201) or not isinstance(made.get("client_id"), str):
         raise LoginFailed(f"{issuer.issuer} registers no client ({_why(status, made)}). {advice}")
     return str(made["client_id"])
 
 
-def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str, Any]) -> Tokens:
+def request_tokens(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str, Any]) -> Tokens:
     """Return the token endpoint's answer. Raises GrantRefused, IssuerUnreachable."""
-    status, answer = asked(http, "POST", token_endpoint, data=form)
+    status, answer = fetch_json(http, "POST", token_endpoint, data=form)
     # These do not end a login: the refresh token is still valid.
     if status >= 500 or status == 429:
         raise IssuerUnreachable(f"{issuer} answers HTTP {status}. Try again later.")
@@ -211,10 +211,10 @@ def _why(status: int, answer: dict[str, Any]) -> str:
     return ": ".join(words).rstrip(".") or f"HTTP {status}"
 
 
-def revoked(http: httpx.Client, endpoint: str, client_id: str, token: str, kind: str) -> bool:
+def revoke_token(http: httpx.Client, endpoint: str, client_id: str, token: str, kind: str) -> bool:
     """Return whether the issuer reports the token as revoked. Raises IssuerUnreachable."""
     form = {"token": token, "token_type_hint": kind, "client_id": client_id}
-    return asked(http, "POST", endpoint, data=form)[0] == 200
+    return fetch_json(http, "POST", endpoint, data=form)[0] == 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +231,13 @@ class Request:
     def asks(self) -> dict[str, Any]:
         """Return the parameters of RFC 6749 §4.1.1 and RFC 8707 §2.1 for it."""
         named = {"client_id": self.client_id, "scope": " ".join(self.scopes), "audience": self.audience}
-        return {**{name: value for name, value in named.items() if value}, **self._named(self.resources)}
+        return {**{name: value for name, value in named.items() if value}, **self._resource_fields(self.resources)}
 
     def token_form(self, **grant: str) -> dict[str, Any]:
-        return {**grant, "client_id": self.client_id, **self._named(self.resources[:1])}
+        return {**grant, "client_id": self.client_id, **self._resource_fields(self.resources[:1])}
 
     @staticmethod
-    def _named(resources: Iterable[str]) -> dict[str, Any]:
+    def _resource_fields(resources: Iterable[str]) -> dict[str, Any]:
         return {"resource": list(resources)} if resources else {}
 
 
@@ -252,12 +252,12 @@ def by_device(
 
     Raises LoginFailed, IssuerUnreachable.
     """
-    status, answer = asked(http, "POST", issuer.device_authorization_endpoint, data=request.asks)
+    status, answer = fetch_json(http, "POST", issuer.device_authorization_endpoint, data=request.asks)
     code, shown, url = (answer.get(name) for name in ("device_code", "user_code", "verification_uri"))
     if status != 200 or not (isinstance(code, str) and isinstance(shown, str) and isinstance(url, str)):
         raise LoginFailed(f"{issuer.issuer} gives out no device code: {_why(status, answer)}.")
     complete = str(answer.get("verification_uri_complete") or "")
-    show(checked_url("The address to visit", url), shown, checked_url("It", complete) if complete else "")
+    show(check_url("The address to visit", url), shown, check_url("It", complete) if complete else "")
     valid_s = lifetime_s(answer.get("expires_in")) or _DEVICE_LIFETIME_MAX_S
     until_s = time.monotonic() + min(valid_s, _DEVICE_LIFETIME_MAX_S)
     pause_s = lifetime_s(answer.get("interval")) or _DEVICE_INTERVAL_S
@@ -266,7 +266,7 @@ def by_device(
     while time.monotonic() < until_s:
         pause(pause_s)
         try:
-            return granted(http, issuer.issuer, issuer.token_endpoint, form)
+            return request_tokens(http, issuer.issuer, issuer.token_endpoint, form)
         except IssuerUnreachable:
             pause_s = min(2 * pause_s, 60.0)  # RFC 8628 §3.5: exponential backoff after a timeout
         except GrantRefused as refused:

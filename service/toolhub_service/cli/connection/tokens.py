@@ -89,7 +89,7 @@ def session_of(name: str) -> Session | None:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
+def _hold_lock(name: str) -> Iterator[None]:
     """Hold a lock: no other process refreshes, stores or revokes the tokens meanwhile."""
     from toolhub_service.app.files.editing import edited
 
@@ -108,7 +108,7 @@ def _put(name: str, session: Session) -> None:
 
 def keep(name: str, session: Session) -> None:
     """Replace the login of the context. Raises click.ClickException."""
-    with _locked(name):
+    with _hold_lock(name):
         _put(name, session)
 
 
@@ -116,7 +116,7 @@ def forget(name: str) -> None:
     """Remove the tokens of the context, if any, from this machine."""
     path = _file(name)
     if path.exists():
-        with _locked(name):
+        with _hold_lock(name):
             path.unlink(missing_ok=True)
 
 
@@ -130,12 +130,12 @@ def access_token(name: str, login: Login, *, for_mcp: bool = False) -> str:
     held = session.access.get(resource)
     if held is not None and held.is_fresh(time.time()):
         return held.token
-    with _locked(name):
+    with _hold_lock(name):
         session = _session(name, login)  # another process may have refreshed it, and used up the refresh token
         held = session.access.get(resource)
         if held is not None and held.is_fresh(time.time()):
             return held.token
-        return _refreshed(name, session, resource, held)
+        return _refresh_token(name, session, resource, held)
 
 
 def _session(name: str, login: Login) -> Session:
@@ -147,8 +147,8 @@ def _session(name: str, login: Login) -> Session:
     return session
 
 
-def _refreshed(name: str, session: Session, resource: str, held: Held | None) -> str:
-    from toolhub_service.cli.connection.oauth import GrantRefused, IssuerUnreachable, granted, opened
+def _refresh_token(name: str, session: Session, resource: str, held: Held | None) -> str:
+    from toolhub_service.cli.connection.oauth import GrantRefused, IssuerUnreachable, open_http, request_tokens
 
     if not session.refresh_token:
         if held is not None and held.is_good(time.time()):
@@ -158,8 +158,8 @@ def _refreshed(name: str, session: Session, resource: str, held: Held | None) ->
     form: dict[str, Any] = {"grant_type": "refresh_token", "refresh_token": session.refresh_token}
     form |= {"client_id": session.client_id, **({"resource": resource} if resource else {})}
     try:
-        with opened() as http:
-            tokens = granted(http, session.issuer, session.token_endpoint, form)
+        with open_http() as http:
+            tokens = request_tokens(http, session.issuer, session.token_endpoint, form)
     except IssuerUnreachable:
         if held is not None and held.is_good(time.time()):
             return held.token
@@ -179,9 +179,9 @@ def log_out(name: str) -> str:
 
     Raises LoginNeeded when the user is not logged in.
     """
-    from toolhub_service.cli.connection.oauth import IssuerUnreachable, opened, revoked
+    from toolhub_service.cli.connection.oauth import IssuerUnreachable, open_http, revoke_token
 
-    with _locked(name):
+    with _hold_lock(name):
         session = session_of(name)
         if session is None:
             return ""
@@ -189,14 +189,14 @@ def log_out(name: str) -> str:
     if not session.revocation_endpoint:
         return f"{session.issuer} revokes no tokens."
     tokens = [(held.token, "access_token") for held in session.access.values()]
-    with opened() as http:
+    with open_http() as http:
         try:
-            is_revoked = not session.refresh_token or revoked(
+            is_revoked = not session.refresh_token or revoke_token(
                 http, session.revocation_endpoint, session.client_id, session.refresh_token, "refresh_token"
             )
             for token, kind in tokens:  # of no use where they are signed documents, which many issuers say by an error
                 with suppress(IssuerUnreachable):
-                    revoked(http, session.revocation_endpoint, session.client_id, token, kind)
+                    revoke_token(http, session.revocation_endpoint, session.client_id, token, kind)
         except IssuerUnreachable as away:
             return away.message
     return "" if is_revoked else f"{session.issuer} did not revoke the login."

@@ -12,25 +12,14 @@ from toolhub.v1 import job_service_pb2 as pb
 from toolhub_service.cli.call import request_fields, request_options, show_error, show_result
 from toolhub_service.cli.completion import complete_argument, complete_job, complete_tool
 from toolhub_service.cli.connection.client import HubRefused, address_options, connected_by, connection_options
-from toolhub_service.cli.jobs.watch import (
-    FINAL_STATES,
-    WaitingBar,
-    follow,
-    full_job_id,
-    get_job,
-    how_to_approve,
-    line,
-    print_job,
-    print_jobs,
-    state_of,
-    styled_state,
-    watch_to_the_end,
-)
+from toolhub_service.cli.jobs.job_watch import FINAL_STATES, full_job_id, get_job
+from toolhub_service.cli.jobs.listing import how_to_approve, line, print_job, print_jobs, state_of, styled_state
+from toolhub_service.cli.jobs.watch import WaitingBar, follow, watch_to_the_end
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     asks_for_data,
-    counted_of,
+    count_of_total,
     footnote,
     json_option,
     message_as_json,
@@ -164,7 +153,9 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
         footnote("No job matches. `toolhub jobs submit --help` shows how to submit one.")
         return
     print_jobs(found)
-    footnote(f"{counted_of(len(found), total, 'job', '--all lists all')}. To see one in full: toolhub jobs show JOB")
+    footnote(
+        f"{count_of_total(len(found), total, 'job', '--all lists all')}. To see one in full: toolhub jobs show JOB"
+    )
 
 
 @jobs.command()

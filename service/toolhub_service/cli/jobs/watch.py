@@ -1,11 +1,9 @@
-"""How jobs are shown, and a job followed to its end: what the command prints and exits with."""
+"""A job followed to its end: what the command prints and exits with."""
 
 from __future__ import annotations
 
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
 
@@ -13,199 +11,21 @@ import click
 import grpc
 
 from toolhub.v1 import job_pb2, job_state_pb2
-from toolhub.v1 import job_service_pb2 as pb
 from toolhub_service.cli.call import show_result
-from toolhub_service.cli.connection.client import Connection, is_transient, outage_text, reopened
+from toolhub_service.cli.connection.client import Connection, is_transient, outage_text
+from toolhub_service.cli.jobs.job_watch import FINAL_STATES, JobWatch, get_job
+from toolhub_service.cli.jobs.listing import how_to_approve, line, state_of
 from toolhub_service.cli.terminal.output import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
-    Escaped,
     can_redraw,
-    enum_name,
-    joined,
     message_as_json,
     note,
     print_line,
     print_next,
-    print_pairs,
-    print_table,
-    seconds_since,
-    span,
-    styled,
-    utc,
+    style,
 )
-from toolhub_service.cli.terminal.progress import Pace, ProgressBar, done, percent, progress_text
-
-_COLOURS = {
-    "AWAITING_APPROVAL": "yellow",
-    "CANCELLING": "yellow",
-    "CANCELLED": "yellow",
-    "RUNNING": "blue",
-    "SUCCEEDED": "green",
-    "FAILED": "red",
-    "TIMED_OUT": "red",
-    "LOST": "red",
-}
-# Width of the usual states; AWAITING_APPROVAL makes its line longer.
-_STATE_COLUMNS = 9
-
-
-def state_of(status: job_pb2.JobStatus) -> str:
-    return enum_name(status, "state")
-
-
-def styled_state(status: job_pb2.JobStatus, width: int = 0) -> Escaped:
-    state = state_of(status)
-    return styled(state.ljust(width), fg=_COLOURS.get(state), bold=True)
-
-
-def line(status: job_pb2.JobStatus, progress: str = "") -> Escaped:
-    """Return one status of a job as a line."""
-    begin = joined(f"{status.at.ToDatetime():%H:%M:%S}  ", styled_state(status, _STATE_COLUMNS if progress else 0))
-    return joined(begin, "  ", progress) if progress else begin
-
-
-def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
-    """Print a table, with a column for the principal when the jobs are of several."""
-    shown = list(jobs)
-    several = len({job.principal for job in shown}) > 1
-    headings = ("JOB", *(["WHO"] if several else []), "TOOL", "STATE", "PROGRESS", "AGE")
-    print_table(headings, (_row(job, several) for job in shown), is_cut=True)
-
-
-def print_job(job: job_pb2.Job) -> None:
-    """Print one job, with its result when it has ended."""
-    print_line(styled(f"{job.job_id}  ", bold=True), nl=False)
-    print_line(styled_state(job.status))
-    print_pairs((name, value) for name, value in _facts(job) if value)
-    if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
-        for words in how_to_approve(job.approval_id):
-            print_line(words)
-    if job.status.HasField("result"):
-        note("\nresult:")
-        show_result(job.status.result)
-
-
-def how_to_approve(approval_id: str) -> tuple[str, str]:
-    """Return what the job waits for, and the command that decides."""
-    if not approval_id:
-        return "The job waits for an approval. To list approvals:", "toolhub approvals list"
-    how = "The job waits for an approval. Another principal approves it with:"
-    return how, f"toolhub approvals approve {approval_id}"
-
-
-def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
-    far = next(filter(None, _how_far(job)), "–")
-    who = (job.principal,) if several else ()
-    return (job.job_id, *who, job.tool, state_of(job.status), far, span(seconds_since(job.created_at)))
-
-
-def _how_far(job: job_pb2.Job) -> tuple[str, str]:
-    """Return percentage and figures; empty where unknown. The last report of a job that succeeded is older than its
-    end, and may say 5 %."""
-    progress = job.status.progress
-    if not job.status.HasField("progress"):
-        return "", ""
-    far = percent(progress)
-    if state_of(job.status) == "SUCCEEDED" and far != "100 %":
-        return ("100 %", "") if far else ("", "")
-    return far, done(progress)
-
-
-def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
-    yield "tool", f"{job.tool} {job.tool_version}"
-    yield "caller", job.principal
-    yield "purpose", job.purpose
-    yield "request", job.request_id
-    yield "task", job.task_id
-    yield "approval", job.approval_id
-    if job.status.HasField("progress"):
-        yield "progress", " · ".join(filter(None, (*_how_far(job), job.status.progress.message)))
-    yield "submitted", f"{utc(job.created_at)}, {span(seconds_since(job.created_at))} ago"
-    yield "last change", f"{utc(job.status.at)}, number {job.status.sequence} in its history"
-    if job.HasField("deadline") and not job.status.HasField("result"):
-        yield "times out", utc(job.deadline)
-    if job.HasField("expires_at"):
-        yield "expires", utc(job.expires_at)
-    for artifact in job.status.artifacts:
-        yield "artifact", f"{artifact.artifact_id}  {artifact.name}  {artifact.size_bytes:,} bytes"
-    yield "call", job.call_id
-
-
-# Statuses carry a gapless sequence, so a watch that resumes after the last one seen misses nothing and repeats nothing.
-# Before it resumes it reads the job once: the watch of a quiet job is silent, and users want to know that the hub
-# answers again.
-
-_PAUSE_MAX_S = 2.0
-FINAL_STATES = frozenset(
-    {
-        job_state_pb2.JOB_STATE_SUCCEEDED,
-        job_state_pb2.JOB_STATE_FAILED,
-        job_state_pb2.JOB_STATE_CANCELLED,
-        job_state_pb2.JOB_STATE_TIMED_OUT,
-        job_state_pb2.JOB_STATE_LOST,
-    }
-)
-
-
-def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
-    """Return the job. Raises grpc.RpcError."""
-    return connection.call(connection.jobs.GetJob, pb.GetJobRequest(job_id=job_id)).job
-
-
-def full_job_id(connection: Connection, given: str) -> str:
-    """Return the ID with the given prefix. Raises click.UsageError, grpc.RpcError."""
-    return connection.full_id(given, connection.jobs.ListJobs, pb.ListJobsRequest(), "jobs", "job_id")
-
-
-class JobWatch:
-    """The statuses of a job up to the final one; iterate once. Raises grpc.RpcError when the hub refuses the watch: the
-    job has expired, or belongs to another principal."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        job_id: str,
-        *,
-        disconnected: Callable[[float], object] = lambda _: None,
-        reconnected: Callable[[], object] = lambda: None,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """`disconnected` is called with the seconds until the next try, `reconnected` when the hub answers again."""
-        self._connection = connection
-        self._job_id = job_id
-        self._disconnected = disconnected
-        self._reconnected = reconnected
-        self._pause = pause
-        self._seen = 0
-        self._is_disconnected = False
-
-    def __iter__(self) -> Generator[job_pb2.JobStatus, None, None]:
-        for status in reopened(self._watch, _PAUSE_MAX_S, self._on_outage, self._pause):
-            yield status
-            if status.state in FINAL_STATES:
-                return
-
-    def _on_outage(self, pause_s: float) -> None:
-        self._is_disconnected = True
-        self._disconnected(pause_s)
-
-    def _watch(self) -> Iterator[job_pb2.JobStatus]:
-        """Run one stream, from where the last one ended."""
-        if self._is_disconnected:
-            get_job(self._connection, self._job_id)
-            self._is_disconnected = False
-            self._reconnected()
-        request = pb.WatchJobRequest(job_id=self._job_id, after_sequence=self._seen)
-        answers = self._connection.jobs.WatchJob(request, metadata=self._connection.metadata)
-        try:
-            for answer in answers:
-                # A hub that was asked for what follows may still repeat an entry.
-                if answer.status.sequence > self._seen:
-                    self._seen = answer.status.sequence
-                    yield answer.status
-        finally:
-            answers.cancel()
+from toolhub_service.cli.terminal.progress import Pace, ProgressBar, progress_text
 
 
 def watch_to_the_end(connection: Connection, job: job_pb2.Job, *, as_json: bool) -> None:
@@ -223,7 +43,7 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
     try:
         with screen:
             for status in JobWatch(
-                connection, job.job_id, disconnected=screen.disconnected, reconnected=screen.reconnected
+                connection, job.job_id, disconnected=screen.show_outage, reconnected=screen.end_outage
             ):
                 screen.show(status)
                 if status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
@@ -281,13 +101,13 @@ class JobScreen(ABC):
         """Show a line beside the statuses."""
         note(text, err=True)
 
-    def disconnected(self, pause_s: float) -> None:
+    def show_outage(self, pause_s: float) -> None:
         """Show that the hub does not answer, and is retried in `pause_s`. Shown once: lines cannot be taken back."""
         if not self._is_disconnected:
             self._is_disconnected = True
             self.say(outage_text(pause_s))
 
-    def reconnected(self) -> None:
+    def end_outage(self) -> None:
         self._is_disconnected = False
         self.say("the hub answers again")
 
@@ -349,12 +169,12 @@ class LiveBar(JobScreen):
     def say(self, text: str) -> None:
         self._bar.above(text)
 
-    def disconnected(self, pause_s: float) -> None:
+    def show_outage(self, pause_s: float) -> None:
         self._bar.rename(outage_text(pause_s))
 
-    def reconnected(self) -> None:
+    def end_outage(self) -> None:
         self._bar.rename(self._doing())
-        self._bar.above(styled("the hub answers again", dim=True))
+        self._bar.above(style("the hub answers again", dim=True))
 
     def _doing(self) -> str:
         return f"{self._title} {self._state.lower().replace('_', ' ')}".rstrip()

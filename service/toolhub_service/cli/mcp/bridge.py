@@ -193,7 +193,7 @@ class Bridge:
         if asked.get("method") == "tools/list" and _X_HEADER.encode() in data:
             result = message.get("result")
             for tool in result.get("tools", ()) if isinstance(result, dict) else ():
-                self._mirrored[tool["name"]] = _mirrored(tool["inputSchema"])
+                self._mirrored[tool["name"]] = _header_properties(tool["inputSchema"])
         self._write_message(message)
         return "method" not in message and message.get("id") == asked.get("id")
 
@@ -208,7 +208,9 @@ class Bridge:
         answer = await self._http.post(self._url, json=asked, headers=self._headers(asked))
         # Without its schema the call is sent without mirrored headers, and the hub reports what is missing.
         with suppress(ValueError, KeyError, TypeError):
-            self._mirrored[name] = _mirrored(_read(answer.content)["result"]["structuredContent"]["inputSchema"])
+            self._mirrored[name] = _header_properties(
+                _read(answer.content)["result"]["structuredContent"]["inputSchema"]
+            )
 
     async def _open_again(self, ended: dict[str, str]) -> None:
         """Open a new session when the hub no longer knows the old one, without telling the client."""
@@ -327,7 +329,7 @@ def _wants_headers(asked: Message, data: bytes) -> bool:
         return False
 
 
-def _mirrored(schema: Any) -> list[tuple[tuple[str, ...], str]]:
+def _header_properties(schema: Any) -> list[tuple[tuple[str, ...], str]]:
     """Return paths of properties whose values are also sent as headers `Mcp-Param-…`, with the suffixes of these."""
     found: list[tuple[tuple[str, ...], str]] = []
     rest: list[tuple[tuple[str, ...], Any]] = [((), schema)]

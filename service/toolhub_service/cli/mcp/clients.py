@@ -129,12 +129,12 @@ def _program() -> str:
     return shutil.which("toolhub") or str(Path(sys.executable).parent / "toolhub")
 
 
-def merged(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+def merge_entry(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
     """Return the file with the entry, everything else unchanged. Raises ValueError for a file of another form."""
-    return _merged_toml(form, text, name, entry) if form.is_toml else _merged_json(form, text, name, entry)
+    return _merge_toml(form, text, name, entry) if form.is_toml else _merge_json(form, text, name, entry)
 
 
-def _merged_json(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+def _merge_json(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
     try:
         document = json.loads(text) if text.strip() else {}
     except json.JSONDecodeError as broken:
@@ -146,7 +146,7 @@ def _merged_json(form: ClientForm, text: str, name: str, entry: Mapping[str, Any
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _merged_toml(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+def _merge_toml(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as broken:
@@ -166,15 +166,15 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)  # strings and lists of strings are written alike
 
 
-def written(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -> Path | None:
+def write_entry(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -> Path | None:
     """Merge the entry into the file, which keeps its mode.
 
     Return the path of its former copy, None if there was none or nothing is new.
 
-    Raises OSError, and ValueError as `merged`.
+    Raises OSError, and ValueError as `merge_entry`.
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    after = merged(form, text, name, entry)
+    after = merge_entry(form, text, name, entry)
     if after == text:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,10 @@ import click
 from click.core import ParameterSource
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.connection.chosen_context import ContextKey, completed
+from toolhub_service.cli.connection.chosen_context import ContextKey, complete_options
 from toolhub_service.cli.connection.contexts import complete_context, read_contexts
 from toolhub_service.cli.connection.hub_options import BY_DEFAULT, BY_ENVIRONMENT, OPTIONS, TYPED
-from toolhub_service.cli.mcp.clients import CLIENTS, entry_of, entry_of_context, merged, written
+from toolhub_service.cli.mcp.clients import CLIENTS, entry_of, entry_of_context, merge_entry, write_entry
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import print_json_line, print_line, print_text
 
@@ -73,17 +73,17 @@ def mcp(
     try:
         settings = read_settings(config_file, data_dir)
         if embedded:
-            _embedded(settings, api_key)
+            _serve_embedded(settings, api_key)
             return
         # A given configuration means its hub, and not the one of a context.
         is_own = not context_name and bool(config_file or data_dir)
-        hub = (None if is_own else _of_context(_chosen(context, context_name), url)) or Hub(
+        hub = (None if is_own else _of_context(_options_in_use(context, context_name), url)) or Hub(
             _target(url, settings), api_key, _verify()
         )
         if hub.url:
             asyncio.run(_bridge(hub))
         else:
-            _embedded(settings, api_key)
+            _serve_embedded(settings, api_key)
     except click.ClickException as refused:
         # A client waits for answers and shows no standard error: so each request is answered with the reason.
         if not sys.stdin.isatty():
@@ -102,7 +102,7 @@ class Hub:
     """httpx's `verify`."""
 
 
-def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
+def _options_in_use(context: click.Context, context_name: str | None) -> dict[str, Any]:
     """Return the options with the context in use. Raises click.ClickException.
 
     `address` is the URL or TOOLHUB_ADDRESS, if these take precedence over the context's.
@@ -115,7 +115,7 @@ def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
         given[name] = (value or None, ranks.get(source, BY_DEFAULT) if source else BY_DEFAULT)
     if given["address"][0] is None and (address := os.environ.get("TOOLHUB_ADDRESS")):
         given["address"] = (address, BY_ENVIRONMENT)
-    return completed(given)
+    return complete_options(given)
 
 
 def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
@@ -125,7 +125,7 @@ def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
         return None
     from toolhub_service.cli.connection.login import mcp_urls, mcp_verify
 
-    context = read_contexts().named(name)
+    context = read_contexts().find(name)
     urls = [url] if url and chosen["address"] == url else mcp_urls(context)
     verify = mcp_verify(context)
     answering = next((each for each in urls if _answers(each, verify)), "")
@@ -230,7 +230,7 @@ async def _lines() -> AsyncIterator[bytes]:
         yield line
 
 
-def _embedded(settings: Settings, api_key: str) -> None:
+def _serve_embedded(settings: Settings, api_key: str) -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
     from toolhub_service.app.start_refusals import refusals, start_refusal
     from toolhub_service.mcp_server.http.listener import is_installed
@@ -282,23 +282,23 @@ def config_command(
     config_file, data_dir = config_file or above["config_file"], data_dir or above["data_dir"]
     named = context_name or above["context_name"]
     is_own = not named and bool(config_file or data_dir)
-    used = None if is_own else _chosen(context if context_name else context.parent, named)
+    used = None if is_own else _options_in_use(context if context_name else context.parent, named)
     if used and used["context_name"]:
         from toolhub_service.cli.connection.login import mcp_urls
 
-        chosen = read_contexts().named(used["context_name"])
+        chosen = read_contexts().find(used["context_name"])
         entry = entry_of_context(form, used["context_name"], chosen, (mcp_urls(chosen) or [""])[0] if http else "")
     else:
         settings = read_settings(config_file, data_dir)
         entry = entry_of(form, settings, http=http, config_file=config_file, data_dir=data_dir)
     if not write:
-        print_text(merged(form, "", name, entry), nl=False)
+        print_text(merge_entry(form, "", name, entry), nl=False)
         print_line(f"# belongs into {file or form.path()}", err=True)
         return
     if form.file is None and file is None:
         raise click.ClickException(f"{client} has no file of its own: name one with --file.")
     try:
-        backup = written(form, file or form.path(), name, entry)
+        backup = write_entry(form, file or form.path(), name, entry)
     except (OSError, ValueError) as failed:
         raise click.ClickException(f"{file or form.path()}: {failed}. Nothing was changed.") from failed
     print_line(f"Written: {file or form.path()}" + (f" (before: {backup})" if backup else ""))

@@ -15,6 +15,7 @@ import click
 
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.policy.importing import import_group
+from toolhub_service.cli.policy.starter import starter_policy
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.arguments import read_arguments
 from toolhub_service.cli.terminal.output import (
@@ -25,7 +26,7 @@ from toolhub_service.cli.terminal.output import (
     print_json,
     print_line,
     print_prose,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -36,55 +37,6 @@ if TYPE_CHECKING:
     from toolhub_service.policy.explain import Explanation
     from toolhub_service.policy.snapshot import PolicySnapshot
     from toolhub_service.settings.document import Settings
-
-
-# What `toolhub policy init` writes. Lines `# Words` are prose; lines `#key` and `#  - entry` are examples that are
-# valid when the `#` is removed.
-
-STARTER_POLICY = """\
-# Who may do what. `toolhub policy check` checks this file. A running hub reloads it within seconds and keeps the old
-# policy when the new one is invalid. All keys: docs/policy.md and `toolhub policy schema`.
-
-# `starter` lets `local` (any caller on this machine) use the files and memory of its workspace. `none` grants nothing.
-extends: starter
-
-# Capabilities by principal: the name of an API key, or `local`. A star never includes danger:destructive.
-#grants:
-#  - principals: [research-agent]
-#    capabilities: [read:fs, write:fs, network]
-#  - principals: [local]
-#    capabilities: [danger:destructive]   # core/fs.deletePath, after a dry run
-
-# Roles for services other than calling tools: operator, approver, auditor.
-#roles:
-#  - principals: [ops]
-#    roles: [operator, auditor]
-
-# Exceptions: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, or ALLOW (a destructive tool then needs no dry run).
-#rules:
-#  - id: no-secrets
-#    effect: DENY
-#    tools: ["core/*"]
-#    when: (call.reads + call.writes).exists(path, path.overlaps("secrets"))
-#    reason: The folder secrets/ is not for agents.
-
-# Hosts that tools may connect to. Without an entry: no network.
-#egress:
-#  - principals: [research-agent]
-#    hosts: [api.example.com, "*.wikipedia.org"]
-#    paths: [/v1, /wiki]                  # without paths: any path
-
-# Commands that core/exec.run may run; it also needs the capability execute:command. Without an entry: none.
-#commands:
-#  - preset: safe
-
-# Rates and quotas.
-#limits:
-#  - id: per-agent
-#    rate_per_s: 20
-#    burst: 40
-#    per: principal
-"""
 
 
 _PARTS = ("grants", "roles", "rules", "limits", "egress", "commands", "tenants")
@@ -121,7 +73,7 @@ def init(**options: Any) -> None:
                 f"{paths.policy} exists already and was not changed. Edit it, then run `toolhub policy check`."
             ) from standing
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(STARTER_POLICY)
+            file.write(starter_policy())
     print_line(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
 
 
@@ -156,7 +108,7 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
         if not dry_run:
             Paths(settings).make()
         with nullcontext() if dry_run else edited(path):
-            text = path.read_text(encoding="utf-8") if path.exists() else STARTER_POLICY
+            text = path.read_text(encoding="utf-8") if path.exists() else starter_policy()
             lacking = lacking_grants(text, who, capabilities)
             if not lacking:
                 print_line(f"Nothing to do: {path} grants {who} {', '.join(capabilities)} already.")
@@ -245,7 +197,7 @@ def check(file: Path | None, strict: bool, as_json: bool, **options: Any) -> Non
 def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
     for warning in warnings:
         print_prose(f"{chosen}, {warning}", "  ", "!", "yellow")
-    print_line(styled(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green"))
+    print_line(style(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green"))
     counts = ((part, len(getattr(snapshot.document, part))) for part in _PARTS)
     summary = ", ".join(f"{count} in {part}" for part, count in counts if count)
     note(f"  including what it extends: {summary or 'nothing is granted'}; revision {snapshot.revision[:12]}")
@@ -376,7 +328,7 @@ def _show(explanation: Explanation) -> None:
     verdict = explanation.verdict
     print_line()
     print_line(
-        styled(f"{verdict.effect.value} by {verdict.rule_id}", fg="green" if verdict.allows else "red", bold=True)
+        style(f"{verdict.effect.value} by {verdict.rule_id}", fg="green" if verdict.allows else "red", bold=True)
     )
     print_prose(verdict.reason)
     if remedy := _remedy(verdict):

@@ -17,7 +17,7 @@ from toolhub_service.cli.terminal.output import (
     print_json,
     print_line,
     print_text,
-    styled,
+    style,
     wants_json,
 )
 
@@ -140,7 +140,7 @@ def _report(
         )
         return
     done = "would be" if dry_run else "is"
-    print_line(styled(f"{name} {done} {'added to' if is_new else 'changed in'} {path}", bold=True))
+    print_line(style(f"{name} {done} {'added to' if is_new else 'changed in'} {path}", bold=True))
     print_text(as_yaml({name: source}), nl=False)
     if trust == "approval":
         note(f"! its skills wait for a person: toolhub pins list --source {name}, then toolhub pins accept")

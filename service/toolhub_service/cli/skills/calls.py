@@ -11,7 +11,7 @@ from toolhub_service.cli.call import call, request_options
 from toolhub_service.cli.completion import complete_skill
 from toolhub_service.cli.connection.client import connected_by, connection_options
 from toolhub_service.cli.terminal.output import (
-    counted,
+    count_text,
     enum_name,
     first_line,
     footnote,
@@ -94,7 +94,7 @@ def run(context: click.Context, /, name: str, arguments: tuple[str, ...], **opti
 def _none_found(denied: int) -> str:
     if not denied:
         return "The hub has no skills. `toolhub skills add --help` shows how to add some."
-    count = counted(denied, "tool")
+    count = count_text(denied, "tool")
     return (
         f"Your policy denies you all skills ({count}). An operator grants the capability of their source in "
         "policy.yaml; `toolhub policy explain --tool NAME` prints the line."

@@ -16,14 +16,14 @@ from toolhub_service.cli.skills.calls import list_skills, run
 from toolhub_service.cli.sources.files import file_option
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     json_option,
     note,
     print_json,
     print_line,
     print_pairs,
     print_prose,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -61,7 +61,7 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
       toolhub skills check ./pdf-forms
       toolhub skills check ~/skills -o json | jq -r '.skills[] | select(.warnings != []) | .name'
     """
-    found = [*_checked(places or _configured(sources_file, options))]
+    found = [*_check_skills(places or _skill_places(sources_file, options))]
     # Checking nothing fails: a mistyped path must not pass in CI.
     is_ok = bool(found) and not any(each["problems"] for each in found)
     if wants_json(as_json):
@@ -70,15 +70,15 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
     for each in found:
         colour = "red" if each["problems"] else "yellow" if each["warnings"] else "green"
         mark = "✗" if each["problems"] else "!" if each["warnings"] else "✓"
-        print_line(styled(f"{mark} {each['name']}", fg=colour, bold=True), nl=not each["mode"])
+        print_line(style(f"{mark} {each['name']}", fg=colour, bold=True), nl=not each["mode"])
         if each["mode"]:
-            print_line(styled(f"  {each['mode']}  {each['digest'][:_DIGEST_CHARS]}", dim=True))
+            print_line(style(f"  {each['mode']}  {each['digest'][:_DIGEST_CHARS]}", dim=True))
         for sign, sentences in (("✗", each["problems"]), ("!", each["warnings"])):
             for sentence in sentences:
                 print_prose(f"{_INDENT}{sign} {sentence}", f"{_INDENT}  ")
     wrong = sum(bool(each["problems"]) for each in found)
     if found:
-        note(f"{counted(len(found), 'skill')}, {counted(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
+        note(f"{count_text(len(found), 'skill')}, {count_text(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
     else:
         note("No skill was found: a skill is a folder with a SKILL.md.")
     if not is_ok:
@@ -103,24 +103,24 @@ def show(name: str, *, as_json: bool, sources_file: Path | None, **options: Any)
     from toolhub_service.adapters.skill.skill import load_skill
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
 
-    folder, source = _named(name, sources_file, options)
+    folder, source = _find_skill(name, sources_file, options)
     try:
         skill = load_skill(folder)
     except SkillInvalid as invalid:
         raise click.ClickException(f"{folder}: {invalid}") from invalid
-    shown = _described(skill, source)
+    shown = _skill_to_dict(skill, source)
     if wants_json(as_json):
         print_json(shown)
         return
     file = skill.file
-    print_line(styled(skill.name, bold=True))
+    print_line(style(skill.name, bold=True))
     print_prose(file.description)
     facts = [("folder", str(skill.folder)), ("digest", skill.digest), ("license", file.license)]
     facts += [("needs", file.compatibility), ("allowed tools", " ".join(file.allowed_tools))]
     facts += [(f"metadata {key}", value) for key, value in file.metadata.items()]
     facts += [("called by", call) for call in shown["calls"]]
     print_pairs((key, value) for key, value in facts if value)
-    note(f"{counted(len(skill.files), 'file')}, {skill.tree.size_bytes:,} bytes:")
+    note(f"{count_text(len(skill.files), 'file')}, {skill.tree.size_bytes:,} bytes:")
     print_pairs((each.sha256[:_DIGEST_CHARS], each.path) for each in skill.files[:_FILES_SHOWN_MAX])
     if len(skill.files) > _FILES_SHOWN_MAX:
         note(f"… {len(skill.files) - _FILES_SHOWN_MAX} more files (use -o json)")
@@ -170,7 +170,7 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
     note(f"Edit them, then run: toolhub skills check {path}", err=True)
 
 
-def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
+def _check_skills(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
     from toolhub_service.adapters.skill.manifest import ManifestInvalid
     from toolhub_service.adapters.skill.runnable import runnable
     from toolhub_service.adapters.skill.skill import load_skill, skill_folders
@@ -220,7 +220,7 @@ def _report(
     }
 
 
-def _configured(sources_file: Path | None, options: dict[str, Any]) -> tuple[Path, ...]:
+def _skill_places(sources_file: Path | None, options: dict[str, Any]) -> tuple[Path, ...]:
     return tuple(place for places in _places_of_sources(sources_file, options).values() for place in places)
 
 
@@ -245,7 +245,7 @@ def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> di
     }
 
 
-def _named(name: str, sources_file: Path | None, options: dict[str, Any]) -> tuple[Path, str]:
+def _find_skill(name: str, sources_file: Path | None, options: dict[str, Any]) -> tuple[Path, str]:
     """Return the folder of a skill, and the source that offers it; empty: none."""
     from toolhub_service.adapters.skill.skill import load_skill, skill_folders
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
@@ -268,7 +268,7 @@ def _named(name: str, sources_file: Path | None, options: dict[str, Any]) -> tup
     raise click.ClickException(f"There is no skill {name!r} in sources.yaml. Skills: {shown}")
 
 
-def _described(skill: Skill, source: str) -> dict[str, Any]:
+def _skill_to_dict(skill: Skill, source: str) -> dict[str, Any]:
     name = f"{source or 'skill'}/{skill.name}"
     calls = [f"toolhub call {name}.read"]
     if skill.sidecar is not None:

@@ -23,7 +23,7 @@ from toolhub_service.cli.terminal.output import (
     print_json,
     print_line,
     print_text,
-    styled,
+    style,
     wants_json,
 )
 from toolhub_service.config.source_config import SourceInvalid
@@ -110,7 +110,7 @@ def add(
     settings = read_settings(config_file, data_dir)
     path = sources_file or Paths(settings).sources
     _check_usage(what, command, given)
-    found, refused = _converted(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
+    found, refused = _convert_servers(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
     for source in found:
         if given["trust"]:
             source.entry["trust"] = given["trust"]
@@ -118,7 +118,7 @@ def add(
             _note_login(source, per_user=given["per_user"])
     # Without a lock file beside sources.yaml, as nothing will be written.
     if dry_run or not found:
-        merged = _merged(path, found, refused, replace=replace)
+        merged = _merge_sources(path, found, refused, replace=replace)
     else:
         merged = _add_to_file(path, found, refused, replace=replace)
     grant = _grant(merged.added, settings)
@@ -169,7 +169,7 @@ def _check_kind(command: tuple[str, ...], given: dict[str, Any]) -> None:
 
 def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the servers by name, in the form that other clients write."""
-    from toolhub_service.cli.sources.converting import NotServers, servers_of
+    from toolhub_service.cli.sources.server_lists import NotServers, servers_of
 
     if command:
         env = _pairs(given["variables"], "=", "--env")
@@ -202,7 +202,9 @@ def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
     return pairs
 
 
-def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> tuple[list[Converted], dict[str, str]]:
+def _convert_servers(
+    servers: dict[str, dict[str, Any]], folder: Path, kind: str
+) -> tuple[list[Converted], dict[str, str]]:
     """Return (the sources, and by name why other servers cannot be one)."""
     from toolhub_service.cli.sources.converting import NotConvertible, convert, convert_workflows
 
@@ -256,7 +258,7 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
     from toolhub_service.app.files.editing import edited, replace_text
 
     with explaining(OSError, place=path), edited(path):
-        merged = _merged(path, found, refused, replace=replace)
+        merged = _merge_sources(path, found, refused, replace=replace)
         # Secrets first: sources.yaml must not name a missing file.
         for secret in (secret for source in merged.added for secret in source.secrets):
             replace_text(secret.file, secret.text, mode=0o600)
@@ -265,7 +267,7 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
         return merged
 
 
-def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
+def _merge_sources(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Return the file with the sources that can be added; add to `refused` why others cannot be."""
     from toolhub_service.app.files.sources_file import NotEditable, parse_sources, with_sources, without_source
     from toolhub_service.settings.loading import SettingsInvalid
@@ -324,7 +326,7 @@ def _report(
             {
                 "name": source.name,
                 "replaced": source.name in merged.replaced,
-                "source": source.shown,
+                "source": source.for_display,
                 "secretFiles": [str(secret.file) for secret in source.secrets],
                 "notes": source.notes,
                 "missing": missing[source.name],
@@ -335,16 +337,16 @@ def _report(
         return
     for source in added:
         done = f"replaced in {path}" if source.name in merged.replaced else f"added to {path}"
-        print_line(styled(f"{source.name} {'would be' if dry_run else 'is'} {done}", bold=True))
-        print_text(as_yaml({source.name: source.shown}), nl=False)
+        print_line(style(f"{source.name} {'would be' if dry_run else 'is'} {done}", bold=True))
+        print_text(as_yaml({source.name: source.for_display}), nl=False)
         for secret in source.secrets:
             note(f"! {secret.place} {'would be moved' if dry_run else 'was moved'} to {secret.file} (mode 0600)")
         for warning in source.notes:
             note(f"! {warning}")
         for problem in missing[source.name]:
-            print_line(styled(f"! {problem}", fg="yellow"), err=True)
+            print_line(style(f"! {problem}", fg="yellow"), err=True)
     for name, why in refused.items():
-        print_line(styled(f"{name} was not added: {why}", fg="red"), err=True)
+        print_line(style(f"{name} was not added: {why}", fg="red"), err=True)
 
 
 def _show_next(added: list[Converted], principal: str, place: list[str]) -> None:

@@ -20,7 +20,7 @@ from toolhub_service.cli.sources.adding import add
 from toolhub_service.cli.sources.files import check, remove
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     enum_name,
     footnote,
     is_wide,
@@ -34,7 +34,7 @@ from toolhub_service.cli.terminal.output import (
     print_table,
     seconds_since,
     span,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -77,7 +77,7 @@ def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
     for status in shown:
         if status.message:
             colour = _COLOURS.get(enum_name(status, "state"))
-            print_line(styled(f"{status.source}: {status.message}", fg=colour), err=is_pipe)
+            print_line(style(f"{status.source}: {status.message}", fg=colour), err=is_pipe)
         if is_down(status):
             output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
             tries = [line.removeprefix(_NEXT_TRY) for line in status.diagnostics if line.startswith(_NEXT_TRY)]
@@ -89,8 +89,8 @@ def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
 def print_source(status: Status) -> None:
     """Print one source in full."""
     state = enum_name(status, "state")
-    print_line(styled(f"{status.source}  ", bold=True), nl=False)
-    print_line(styled(state, fg=_COLOURS.get(state), bold=True))
+    print_line(style(f"{status.source}  ", bold=True), nl=False)
+    print_line(style(state, fg=_COLOURS.get(state), bold=True))
     print_pairs((name, value) for name, value in _facts(status) if value)
     output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
     own = [line for line in status.diagnostics if not line.startswith(_PROCESS_OUTPUT)]
@@ -141,7 +141,7 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
 
 def _tool_counts(status: Status) -> str:
     quarantined = f", {status.quarantined} quarantined" if status.quarantined else ""
-    return counted(status.tools, "tool") + quarantined
+    return count_text(status.tools, "tool") + quarantined
 
 
 def _tool_facts(status: Status) -> Iterator[tuple[str, str]]:
@@ -212,7 +212,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
       toolhub sources list -o json | jq -r '.sources[] | select(.state == "SOURCE_STATE_DOWN") | .source'
     """
     with connected_by(options) as connection:
-        found = _listed(connection)
+        found = _list_sources(connection)
     if wants_json(as_json):
         print_json({"sources": [message_as_json(status) for status in found]})
         return
@@ -235,7 +235,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
       toolhub sources show github
     """
     with connected_by(options) as connection:
-        status = _named(_listed(connection), name)
+        status = _find_status(_list_sources(connection), name)
     print_answer(status, as_json, print_source)
 
 
@@ -255,10 +255,10 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         found: list[Status] = []
-        for status in _refreshed(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
+        for status in _refresh_sources(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
             found.append(status)
             if not wants_json(as_json):
-                print_line(styled(line(status), fg="red" if is_unread(status) else None))
+                print_line(style(line(status), fg="red" if is_unread(status) else None))
     if wants_json(as_json):
         found.sort(key=lambda status: status.source)
         print_json({"sources": [message_as_json(status) for status in found]})
@@ -287,7 +287,7 @@ def login(name: str, no_browser: bool, paste: bool, **options: Any) -> None:
         kept = log_in(connection, name, opens_browser=not (no_browser or paste), paste=paste, for_source=True)
         note(f"Logged in{granted_scopes(kept)}. The tools of {name} are read with this login.")
         for status in _refresh(connection, name):
-            print_line(styled(line(status), fg=_COLOURS.get(enum_name(status, "state"))))
+            print_line(style(line(status), fg=_COLOURS.get(enum_name(status, "state"))))
 
 
 @sources.command()
@@ -310,11 +310,11 @@ for command in (add, remove, check):
     sources.add_command(command)
 
 
-def _listed(connection: Connection) -> list[Status]:
+def _list_sources(connection: Connection) -> list[Status]:
     return list(connection.call(connection.registry.ListSources, pb.ListSourcesRequest()).sources)
 
 
-def _named(found: Sequence[Status], name: str) -> Status:
+def _find_status(found: Sequence[Status], name: str) -> Status:
     for status in found:
         if status.source == name:
             return status
@@ -325,10 +325,10 @@ def _named(found: Sequence[Status], name: str) -> Status:
 def _configured_names(connection: Connection) -> list[str]:
     """Return the names of all configured sources, including those that were just added to the file."""
     _refresh(connection, CORE_NAMESPACE)  # reads no tools, but makes the hub reload its file first
-    return [status.source for status in _listed(connection) if is_remote(status)]
+    return [status.source for status in _list_sources(connection) if is_remote(status)]
 
 
-def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[Status]:
+def _refresh_sources(connection: Connection, names: Sequence[str]) -> Iterator[Status]:
     """Yield the sources in the order in which they finish, so that a slow one does not delay the others.
 
     Raises the first grpc.RpcError at the end.

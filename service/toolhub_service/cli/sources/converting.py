@@ -7,8 +7,6 @@ dropped.
 from __future__ import annotations
 
 import base64
-import difflib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,82 +19,6 @@ from toolhub_service.config.source_config import SourceInvalid
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import skeleton
-
-# Lists of MCP servers in the files of other clients.
-#
-# `mcpServers` (Claude, Cursor, Windsurf, Gemini), `servers` (VS Code), `context_servers` (Zed), a bare block, or one
-# server. JSON; comments and commas before a closing bracket are accepted.
-
-_PLACES: Final = (
-    ("mcpServers",),
-    ("servers",),
-    ("mcp", "servers"),
-    ("mcp", "mcpServers"),
-    ("context_servers",),
-    ("mcp",),
-)
-# Each server has one of them.
-_SIGNS: Final = frozenset({"command", "url", "serverUrl", "httpUrl"})
-_STRING: Final = r'"(?:\\.|[^"\\])*"'
-_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
-
-Server = dict[str, Any]
-
-
-class NotServers(ValueError):
-    """The text is no list of MCP servers; the message says what was expected."""
-
-
-def servers_of(text: str, name: str = "") -> dict[str, Server]:
-    """Return every server by its name there; with `name` that one, or the only one under this name.
-
-    Raises NotServers.
-    """
-    document = _parsed(text)
-    servers = _listed(document)
-    if servers is None:
-        if not name:
-            raise NotServers("one server without a name: give it one with --name")
-        return {name: document}
-    if not name:
-        return servers
-    if name not in servers:
-        near = difflib.get_close_matches(name, servers, n=1)
-        advice = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(servers)}"
-        raise NotServers(f"there is no server `{name}`; {advice}")
-    return {name: servers[name]}
-
-
-def _parsed(text: str) -> Server:
-    bare = _COMMA.sub(lambda found: found.group(1) or "", _COMMENT.sub(lambda found: found.group(1) or " ", text))
-    try:
-        document = json.loads(bare.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as broken:
-        raise NotServers(f"not JSON: {broken}") from broken
-    if not isinstance(document, dict):
-        raise NotServers("not a JSON object")
-    return document
-
-
-def _listed(document: Server) -> dict[str, Server] | None:
-    """Return the list; None: the document is one server."""
-    for place in _PLACES:
-        found: Any = document
-        for key in place:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict) and found and all(_is_server(server) for server in found.values()):
-            return found
-    if _is_server(document):
-        return None
-    if document and all(_is_server(server) for server in document.values()):
-        return document
-    raise NotServers("no MCP servers in it: looked for `mcpServers`, `servers`, and servers with `command` or `url`")
-
-
-def _is_server(value: object) -> bool:
-    return isinstance(value, dict) and bool(_SIGNS & value.keys())
-
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _OF_ENVIRONMENT = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-.*)?|input:([A-Za-z0-9_. -]+)")
@@ -161,7 +83,7 @@ class Converted:
         return f"{self.entry.get('kind', 'mcp')}:{self.name}"
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def for_display(self) -> dict[str, Any]:
         """Return `entry` for display, without secrets in arguments that have no file."""
         shown = dict(self.entry)
         if "args" in shown:
@@ -171,7 +93,7 @@ class Converted:
 
 def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
     """Convert a server. Raises NotConvertible."""
-    found = begun(foreign_name)
+    found = new_source(foreign_name)
     if str(_first(server, "type", "transport", "transportType") or "").lower() == "sse":
         raise NotConvertible(
             "speaks the SSE transport, which was retired in 2025; most such servers offer streamable HTTP beside it: "
@@ -195,7 +117,7 @@ def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> 
     return found
 
 
-def begun(foreign_name: str) -> Converted:
+def new_source(foreign_name: str) -> Converted:
     """Return a source with only its name. Raises NotConvertible."""
     found = Converted(_name(foreign_name))
     if found.name != foreign_name:
@@ -351,7 +273,7 @@ _SHOWN_MAX = 3
 
 def convert_workflows(name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
     """`server`: `kind`, `url`, `headers`, and under `given` the options of the kind. Raises NotConvertible."""
-    kind, found = BY_NAME[server["kind"]], begun(name)
+    kind, found = BY_NAME[server["kind"]], new_source(name)
     found.entry["kind"] = kind.name
     put_url(found, server["url"], server["headers"], secrets_folder)
     assert kind.entry_of is not None  # else it were no choice of --kind

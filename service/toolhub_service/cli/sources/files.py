@@ -15,12 +15,12 @@ from toolhub_service.app.files.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     json_option,
     note,
     print_json,
     print_line,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -160,11 +160,11 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
         print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
         sys.exit(0 if is_bounded else EXIT_REFUSED)
     for name, problems in missing.items():
-        print_line(styled(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green"))
+        print_line(style(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green"))
         for problem in (*problems, *kind_of(found[name]).remarks(found[name])):
             print_line(f"    {problem}")
     note(
-        f"{path} is valid: {counted(len(found), 'source')}"
+        f"{path} is valid: {count_text(len(found), 'source')}"
         if path.exists()
         else f"{path} does not exist: no source is configured"
     )

@@ -31,10 +31,10 @@ _HANDSHAKE: Final[dict[str, Any]] = {
 def wanted_login(url: str) -> str:
     """Return the origin of the authorization server (`https://host`) that a login at the server needs; empty: it wants
     none, names none, or does not answer within five seconds."""
-    return asyncio.run(_wanted(url))
+    return asyncio.run(_probe_issuer(url))
 
 
-async def _wanted(url: str) -> str:
+async def _probe_issuer(url: str) -> str:
     requests = TokenRequests()
     try:
         async with asyncio.timeout(PROBE_S):

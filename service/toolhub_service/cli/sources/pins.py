@@ -15,7 +15,7 @@ from toolhub_service.cli.completion import complete_pinned, complete_source
 from toolhub_service.cli.connection.client import Connection, HubRefused, connected_by, connection_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
-    counted_of,
+    count_of_total,
     enum_name,
     footnote,
     json_option,
@@ -27,7 +27,7 @@ from toolhub_service.cli.terminal.output import (
     print_pairs,
     print_prose,
     print_table,
-    styled,
+    style,
     text_option,
     utc,
     wants_json,
@@ -60,8 +60,8 @@ def change_of(pin: Pin) -> str:
 def print_pin(pin: Pin) -> None:
     """Print one pin: findings, facts, then the difference, or the definition when there is nothing to compare."""
     state = state_of(pin)
-    print_line(styled(f"{pin.tool}  ", bold=True), nl=False)
-    print_line(styled(state, fg=_COLOURS.get(state), bold=True))
+    print_line(style(f"{pin.tool}  ", bold=True), nl=False)
+    print_line(style(state, fg=_COLOURS.get(state), bold=True))
     for finding in pin.findings:
         print_prose(finding, "  ", "!", "red")
     print_pairs(_facts(pin))
@@ -99,7 +99,7 @@ def _facts(pin: Pin) -> Iterator[tuple[str, str]]:
 def _print_diff(diff: str) -> None:
     for text in diff.split("\n"):
         is_heading = text.startswith(("+++", "---"))
-        print_line(styled(_short(text), fg=None if is_heading else _LINE_COLOURS.get(text[:1]), bold=is_heading))
+        print_line(style(_short(text), fg=None if is_heading else _LINE_COLOURS.get(text[:1]), bold=is_heading))
 
 
 def _print_definition(pin: Pin) -> None:
@@ -200,7 +200,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         footnote("No definition is pending." if states == ("pending",) else "No pin matches.")
         return
     print_table(_HEADINGS, (_row(pin) for pin in found), is_cut=True)
-    footnote(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
+    footnote(f"{count_of_total(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
 
 
 @pins.command()

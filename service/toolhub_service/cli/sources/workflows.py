@@ -15,13 +15,13 @@ from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    counted,
+    count_text,
     note,
     print_json,
     print_line,
     print_pairs,
     print_prose,
-    styled,
+    style,
     text_option,
     wants_json,
 )
@@ -46,8 +46,8 @@ def print_report(report: WorkflowReport) -> None:
 
 def _print_tool(tool: WorkflowTool) -> None:
     mark, colour = ("✗", "red") if tool.problems else ("!", "yellow") if tool.warnings else ("✓", "green")
-    print_line(styled(f"{mark} {tool.name}", fg=colour, bold=True), nl=False)
-    print_line(styled(f"  {tool.version}  {tool.kind}, {tool.mode or 'not offered'}", dim=True))
+    print_line(style(f"{mark} {tool.name}", fg=colour, bold=True), nl=False)
+    print_line(style(f"  {tool.version}  {tool.kind}, {tool.mode or 'not offered'}", dim=True))
     if tool.description:
         print_prose(_INDENT + tool.description.partition("\n")[0], _INDENT)
     print_pairs((f"{_INDENT}{name}", value) for name, value in _facts(tool))
@@ -206,6 +206,7 @@ def _report(report: WorkflowReport, *, as_json: bool) -> None:
     print_report(report)
     wrong = sum(bool(tool.problems) for tool in report.tools) + len(report.problems)
     if report.tools:
-        note(f"{counted(len(report.tools), 'tool')}, {counted(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
+        verdict = count_text(wrong, "of them wrong") if wrong else "nothing wrong"
+        note(f"{count_text(len(report.tools), 'tool')}, {verdict}")
     elif not report.problems:
         note("No workflow was found.")

@@ -27,7 +27,7 @@ def read_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> bytes:
         key, _, value = word.partition("=")
         if key in args:
             raise click.UsageError(f"{key} is given twice. Write a list as JSON: {key}='[…]'")
-        args[key] = _typed(value, schema.get("properties", {}).get(key, {}))
+        args[key] = _parse_value(value, schema.get("properties", {}).get(key, {}))
     return json.dumps(args).encode()
 
 
@@ -45,7 +45,7 @@ def _document(word: str) -> bytes:
     return word.encode("utf-8", "surrogateescape")
 
 
-def _typed(value: str, declared: Mapping[str, Any]) -> Any:
+def _parse_value(value: str, declared: Mapping[str, Any]) -> Any:
     """Return text where the schema takes text, JSON elsewhere; `@file` reads text from a file, `@@` begins with an
     @."""
     if _takes_text(declared):

@@ -2,7 +2,7 @@
 
 No other module of the command line prints. Whatever is printed here passes `guards/foreign_text.py`, because most of it
 was written by somebody else: a file or a web page that a tool has read must not be able to control the terminal. Only
-`Escaped` text is printed as it is, and only `styled` and `joined` make it.
+`Escaped` text is printed as it is, and only `style` and `join_parts` make it.
 """
 
 from __future__ import annotations
@@ -203,19 +203,19 @@ class Escaped(str):
     __slots__ = ()
 
 
-def styled(text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> Escaped:
+def style(text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> Escaped:
     """Return the text as one line, in a colour."""
     return Escaped(click.style(_as_line(text), fg=fg, bold=bold, dim=dim))
 
 
-def joined(*parts: str) -> Escaped:
+def join_parts(*parts: str) -> Escaped:
     """Return the parts as one line; `Escaped` ones keep their colours."""
     return Escaped("".join(map(_as_line, parts)))
 
 
 def print_line(*parts: str, err: bool = False, nl: bool = True) -> None:
     """Print the parts as one line, whatever line ends they have; `Escaped` ones keep their colours."""
-    click.echo(joined(*parts), err=err, nl=nl)
+    click.echo(join_parts(*parts), err=err, nl=nl)
 
 
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -262,15 +262,15 @@ def first_line(text: str) -> str:
     return escape_hidden(text.partition(". ")[0].partition("\n")[0].rstrip("."))
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return a text such as `1 tool` and `2,000 tools`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def counted_of(shown: int, total: int, noun: str, advice: str = "") -> str:
+def count_of_total(shown: int, total: int, noun: str, advice: str = "") -> str:
     """Return a text such as `3 jobs`, and `The newest 30 of 45 jobs (advice)` when not all are shown."""
     if shown >= total:
-        return counted(total, noun)
+        return count_text(total, noun)
     return f"The newest {shown} of {total} {noun}s" + (f" ({advice})" if advice else "")
 
 
@@ -317,7 +317,7 @@ def note(*lines: str, err: bool = False) -> None:
     """Print dim lines beside the answer; empty lines before one stay."""
     for text in lines:
         line = text.lstrip("\n")
-        click.echo("\n" * (len(text) - len(line)) + styled(line, dim=True), err=err)
+        click.echo("\n" * (len(text) - len(line)) + style(line, dim=True), err=err)
 
 
 def footnote(*lines: str) -> None:
@@ -357,10 +357,10 @@ def quoted_lines(text: str, width: int | None) -> Iterator[str]:
         if empty:
             yield _QUOTE + (f"⟨{empty:,} empty lines⟩" if empty > 1 else "")
         empty = 0
-        yield from (_QUOTE + piece for piece in ([line] if room is None else _wrapped(line, room)))
+        yield from (_QUOTE + piece for piece in ([line] if room is None else _wrap(line, room)))
 
 
-def _wrapped(line: str, room: int) -> Iterator[str]:
+def _wrap(line: str, room: int) -> Iterator[str]:
     """Yield pieces of at most so many columns, split at spaces where there are some."""
     while _width(line) > room:
         size = _fitting_chars(line, room)
@@ -418,7 +418,7 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     shown = list(pairs)
     width = max((len(_as_line(name)) for name, _ in shown), default=0)
     for name, value in shown:
-        print_line(styled(_as_line(name).ljust(width), dim=True), _GAP, value)
+        print_line(style(_as_line(name).ljust(width), dim=True), _GAP, value)
 
 
 def message_as_json(message: Message) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from toolhub_service.cli.terminal.output import can_redraw, joined, print_line
+from toolhub_service.cli.terminal.output import can_redraw, join_parts, print_line
 from toolhub_service.guards.foreign_text import on_one_line
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def progress_text(report: progress_pb2.Progress, pace: Pace) -> str:
     rate, left_s = pace.rate, pace.left_s(report)
     speed = "" if rate is None else f"{amount(rate, report.unit)}/s"
     left = f"{clock(left_s)} left" if left_s else ""
-    return " · ".join(part for part in (percent(report), done(report), speed, left, report.message) if part)
+    return " · ".join(part for part in (percent(report), amount_done(report), speed, left, report.message) if part)
 
 
-def done(report: progress_pb2.Progress) -> str:
+def amount_done(report: progress_pb2.Progress) -> str:
     """Return a text such as `12 of 40 files`."""
     if not report.HasField("total"):
         return amount(report.step, report.unit)
@@ -155,7 +155,7 @@ class ProgressBar:
         from rich.text import Text
 
         # Through the bar's console, which removes the bar first and redraws it below.
-        self._bar.console.print(Text.from_ansi(joined(line)), soft_wrap=True)
+        self._bar.console.print(Text.from_ansi(join_parts(line)), soft_wrap=True)
 
     def close(self) -> None:
         """Remove the bar; the next report draws another."""

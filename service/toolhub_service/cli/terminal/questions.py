@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from toolhub_service.cli.terminal.output import Escaped, joined, print_line
+from toolhub_service.cli.terminal.output import Escaped, join_parts, print_line
 from toolhub_service.guards.foreign_text import is_hidden as is_control
 
 _ESCAPE: Final = b"\x1b"
@@ -32,7 +32,7 @@ def ask(label: str, *, is_hidden: bool = False) -> str:
     """Return what was typed, without control characters; empty for an empty line. Raises click.Abort at Escape, Ctrl-C,
     and Ctrl-D in an empty line. `is_hidden`: what is typed is not shown."""
     if not sys.stdin.isatty():
-        typed: str = click.prompt(joined(label), default="", show_default=False, hide_input=is_hidden, err=True)
+        typed: str = click.prompt(join_parts(label), default="", show_default=False, hide_input=is_hidden, err=True)
         return "".join(char for char in typed if not is_control(char))
     usual = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin, termios.TCSADRAIN)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolhub_service.app.files.policy_editing import NotEditable, lacking_grants, with_grant
-from toolhub_service.cli.policy.commands import STARTER_POLICY
+from toolhub_service.cli.policy.starter import starter_policy
 from toolhub_service.cli.root import toolhub
 from toolhub_service.policy.parsing import InvalidPolicy, parse_policy
 
@@ -16,7 +16,7 @@ ENTRY = '{principals: ["ann"], capabilities: ["mcp:time"]}'
 LAYOUTS = {
     "empty": "",
     "comments only": "# nobody yet\n",
-    "the starter policy": STARTER_POLICY,
+    "the starter policy": starter_policy(),
     "no grants": "extends: none\nroles: [{principals: [ops], roles: [operator]}]\n",
     "no line end": "extends: none",
     "an empty list": "grants: []  # none\nextends: none\n",
@@ -78,7 +78,7 @@ def test_the_command_writes_a_policy_where_there_is_none_and_adds_to_it(tmp_path
     assert not file.exists()
     first = invoke(tmp_path, "local", "read:web")
     assert first.exit_code == 0, first.output
-    assert file.read_text().startswith(STARTER_POLICY.rstrip())
+    assert file.read_text().startswith(starter_policy().rstrip())
     assert file.stat().st_mode & 0o077 == 0
     second = invoke(tmp_path, "local", "core/fs.deletePath", "read:web")
     assert (

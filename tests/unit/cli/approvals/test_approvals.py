@@ -24,7 +24,7 @@ from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approvals.view import ApprovalWatch, row, state_of, time_left
 from toolhub_service.cli.connection.channel import Endpoint
-from toolhub_service.cli.connection.client import Connection, connected
+from toolhub_service.cli.connection.client import Connection, connect
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Principal
@@ -233,7 +233,7 @@ class TestDecide:
 
 @contextlib.contextmanager
 def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
-    with connected(Endpoint(address), by.id, 20.0) as connection:
+    with connect(Endpoint(address), by.id, 20.0) as connection:
         yield connection
 
 

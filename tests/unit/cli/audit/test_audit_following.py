@@ -16,7 +16,7 @@ from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceServicer, add_AuditServiceServicer_to_server
-from toolhub_service.cli.audit.events import followed_events
+from toolhub_service.cli.audit.following import followed_events
 from toolhub_service.cli.connection.client import Connection
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer

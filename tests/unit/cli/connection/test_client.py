@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.fakes.tls import Authority, tls_settings
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.connection.channel import Endpoint, endpoint
-from toolhub_service.cli.connection.client import Backoff, HubUnreachable, connected, reopened, retry_after_s
+from toolhub_service.cli.connection.client import Backoff, HubUnreachable, connect, resume_watch, retry_after_s
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -54,7 +54,7 @@ class Unavailable(grpc.RpcError):
     ],
 )
 def test_hub_that_cannot_be_reached_is_explained_with_what_to_do(details: str, text: str) -> None:
-    with pytest.raises(HubUnreachable) as ended, connected(Endpoint("hub:1"), None, 1.0):
+    with pytest.raises(HubUnreachable) as ended, connect(Endpoint("hub:1"), None, 1.0):
         raise Unavailable(details)
     assert ended.value.message.startswith(text)
 
@@ -101,7 +101,7 @@ async def reached(running: RunningHub, **options: Any) -> str:
 
     def ask() -> str:
         try:
-            with connected(hub, None, 20.0) as connection:
+            with connect(hub, None, 20.0) as connection:
                 stub = health_pb2_grpc.HealthStub(connection.channel)
                 answer = connection.call(stub.Check, health_pb2.HealthCheckRequest())
         except HubUnreachable as unreachable:
@@ -178,7 +178,7 @@ def test_a_watch_goes_on_under_a_new_token_and_ends_when_the_old_one_is_refused_
 
     received: list[str] = []
     with pytest.raises(Expired):
-        received.extend(reopened(watch, 1.0, lambda _: None, lambda _: None, lambda: now_s[0]))
+        received.extend(resume_watch(watch, 1.0, lambda _: None, lambda _: None, lambda: now_s[0]))
     assert received == ["opened"] * 3
 
 

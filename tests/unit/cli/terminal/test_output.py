@@ -15,7 +15,7 @@ from toolhub_service.cli.terminal.output import (
     enum_name,
     explaining,
     footnote,
-    joined,
+    join_parts,
     message_as_json,
     print_json,
     print_line,
@@ -25,9 +25,9 @@ from toolhub_service.cli.terminal.output import (
     print_table,
     print_text,
     span,
-    styled,
+    style,
 )
-from toolhub_service.cli.terminal.progress import Pace, amount, clock, done, percent, progress_text
+from toolhub_service.cli.terminal.progress import Pace, amount, amount_done, clock, percent, progress_text
 from toolhub_service.guards.foreign_text import is_hidden
 
 
@@ -119,7 +119,7 @@ def test_line_ends_and_tabs_of_a_text_stay(capsys: pytest.CaptureFixture[str]) -
 def test_a_line_stays_one_line_and_only_its_own_colours_are_colours(capsys: pytest.CaptureFixture[str]) -> None:
     print_line("tool\n18:00  APPROVED\x1b[8m")
     assert capsys.readouterr().out == "tool 18:00  APPROVED\\u001b[8m\n"
-    assert joined("\x1b[8m", styled("red", fg="red")) == "\\u001b[8m\x1b[31mred\x1b[0m"
+    assert join_parts("\x1b[8m", style("red", fg="red")) == "\\u001b[8m\x1b[31mred\x1b[0m"
 
 
 def test_quoted_text_has_a_mark_before_each_line_and_no_long_gap(
@@ -265,7 +265,7 @@ def test_a_percentage_needs_a_total_and_is_never_rounded_up_to_100() -> None:
     assert percent(report(3, 0)) == ""
     assert percent(report(3)) == ""
     assert percent(report(12, 10)) == "100 %"
-    assert done(report(44e6, 90e6, "bytes")) == "44 MB of 90 MB"
+    assert amount_done(report(44e6, 90e6, "bytes")) == "44 MB of 90 MB"
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "00:00"), (73, "01:13"), (7_205, "2:00:05")])

@@ -11,7 +11,7 @@ import pytest
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.cli.audit.events import newest
+from toolhub_service.cli.audit.reading import newest
 from toolhub_service.cli.connection.client import Connection
 from toolhub_service.cli.connection.lost_answers import Sent
 

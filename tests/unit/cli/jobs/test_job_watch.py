@@ -15,7 +15,7 @@ from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
 from toolhub_service.cli.connection.client import Connection
-from toolhub_service.cli.jobs.watch import JobWatch
+from toolhub_service.cli.jobs.job_watch import JobWatch
 
 RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
 Watch = Callable[[grpc.ServicerContext], Iterator[int]]
