@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from toolhub_service.domain.credential import CredentialKey, StoredCredential
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.stores.codec import UnreadableRecord, decode_credential, encode_credential
-from toolhub_service.stores.record_store import Records, Table, Where
+from toolhub_service.stores.declared_table import declare_table
+from toolhub_service.stores.record_store import Column, Records, Where
 
 
 def credential_id(key: CredentialKey) -> str:
@@ -23,23 +24,17 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
-def _row(credential: StoredCredential) -> dict[str, Any]:
-    return {
-        "credential_id": credential_id(credential.key),
-        "version": credential.version,
-        "owner": _digest(credential.tenant, credential.principal),
-        "source": credential.source,
-        "changed_at_unix_ms": credential.changed_at_unix_ms,
-    }
-
-
-CREDENTIALS: Final = Table(
+CREDENTIALS: Final = declare_table(
     "credentials",
-    ("credential_id",),
-    _row,
-    encode_credential,
-    decode_credential,
+    Column[StoredCredential]("credential_id", str, lambda credential: credential_id(credential.key)),
+    Column("version", int),
+    Column("owner", str, lambda credential: _digest(credential.tenant, credential.principal), list_name="of"),
+    Column("source", str, list_name="source"),
+    Column("changed_at_unix_ms", int),
+    key=("credential_id",),
     order=("changed_at_unix_ms", "credential_id"),
+    encode=encode_credential,
+    decode=decode_credential,
 )
 
 

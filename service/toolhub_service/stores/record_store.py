@@ -50,6 +50,22 @@ Place: TypeAlias = tuple[Any, ...]
 """Where a page ended: the values of the table's `order`."""
 
 
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """A text or integer by which records are found, ordered or guarded."""
+
+    name: str
+    type: type[str | int]
+    value: Callable[[R], str | int] | None = None
+    """Computes the value from a record; by default it is the record's attribute of that name."""
+    list_name: str = ""
+    """For a text by which records are found: names the Redis lists of the records with one value. Never changes."""
+
+    def value_of(self, record: R) -> str | int:
+        found: str | int = getattr(record, self.name) if self.value is None else self.value(record)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
     """How the records of one type are stored. One that expires has a column `expires_at_unix_ms`."""
@@ -74,6 +90,8 @@ class Table(Generic[R]):
     """A column of which several records may share a value: see `RecordStore.remove`."""
     total: tuple[str, str] = ("", "")
     """Records are counted by the first column, and the second is summed."""
+    columns: tuple[Column[R], ...] = ()
+    """Of a table whose stored form is derived (`declared_table.py`); empty where it has migrations and a layout."""
 
     def key_of(self, row: Row) -> Key:
         return tuple(row[column] for column in self.key)

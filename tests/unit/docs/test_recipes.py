@@ -79,16 +79,23 @@ async def main():
 
 asyncio.run(main())
 """
+NOTE_IMPORTS = """
+from collections.abc import Sequence
+from typing import Final
+from toolhub_service.domain.note import Note
+from toolhub_service.stores.codec import decode_note, encode_note
+from toolhub_service.stores.declared_table import declare_table
+from toolhub_service.stores.record_store import Column, Records, Where
+"""
 NOTED = """
 import asyncio, pathlib, sys
 from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.note import Note
 from toolhub_service.stores.memory.records import MemoryRecords
+from toolhub_service.stores.note_records import NOTES, Notes
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import PostgresRecords
-from toolhub_service.stores.record_store import NOTES, Notes
 from toolhub_service.stores.redis.link import RedisLink
-from toolhub_service.stores.redis.record_layouts import NOTE_LAYOUT
 from toolhub_service.stores.redis.records import RedisRecords
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteRecords
@@ -104,13 +111,12 @@ async def noted(records):
 async def main():
     file, link = SqliteFile(pathlib.Path({home!r}) / "hub.db"), RedisLink({redis!r}, SystemRandomness())
     postgres = PostgresLink({postgres!r})
+    stores = (
+        MemoryRecords(NOTES), SqliteRecords(file, NOTES), RedisRecords(link, NOTES), PostgresRecords(postgres, NOTES),
+    )
     async with asyncio.timeout(60):
         for beneath in (file, link, postgres):
             await beneath.start()
-        stores = (
-            MemoryRecords(NOTES), SqliteRecords(file, NOTES), RedisRecords(link, NOTES, NOTE_LAYOUT),
-            PostgresRecords(postgres, NOTES),
-        )
         print([await noted(records) for records in stores])
         for beneath in (file, link, postgres):
             await beneath.close()
@@ -238,35 +244,20 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     assert len(places("Add a source kind")) == 6
 
 
-async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_lays_it_out(
+async def test_a_stored_noun_takes_its_record_its_bytes_and_its_columns(
     copy: Path, tmp_path: Path, redis_url: str, postgres_url: str
 ) -> None:
-    record, codec, table, migration, layout = snippets("Add a stored noun or a backend")
+    record, codec, table = snippets("Add a stored noun or a backend")
     stores = copy / "toolhub_service/stores"
     (copy / "toolhub_service/domain/note.py").write_text("from msgspec import Struct\n\n\n" + record)
-    known = "from toolhub_service.domain.note import Note\n"
-    for name in ("codec", "record_store"):
-        put(stores / f"{name}.py", "from toolhub_service.domain.", known)
+    put(stores / "codec.py", "from toolhub_service.domain.", "from toolhub_service.domain.note import Note\n")
     (stores / "codec.py").write_text((stores / "codec.py").read_text() + codec)
-    put(
-        stores / "record_store.py",
-        "from toolhub_service.stores.codec import",
-        "from toolhub_service.stores.codec import decode_note, encode_note\n",
-    )
-    (stores / "record_store.py").write_text((stores / "record_store.py").read_text() + table)
-    schema = stores / "sqlite" / "migrations.py"
-    put(schema, "MIGRATIONS: Final", migration)
-    put(schema, ')\n"""From version n', "    _NOTES,\n")
-    redis = stores / "redis" / "record_layouts.py"
-    redis.write_text(redis.read_text() + layout)
-    last = max(file.name for file in (stores / "postgres" / "migrations").glob("*.sql"))
-    (tables,) = snippets("Add a stored noun or a backend", "sql")
-    (stores / "postgres" / "migrations" / f"{int(last[:4]) + 1:04}_notes.sql").write_text(tables)
+    (stores / "note_records.py").write_text(NOTE_IMPORTS + table)
     text = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url, postgres=postgres_url))
     assert text.strip() == "[True, True, True, True]", text
     named = places("Add a stored noun or a backend")
-    assert len(named) == 7
-    assert all((ROOT / place).exists() for place in named[1:])
+    assert len(named) == 4
+    assert all((ROOT / place).exists() for place in (named[1], named[3]))
 
 
 def test_a_setting_is_named_in_no_other_place_than_the_recipe_says() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pytest
 
 from tests.ports.credential_store_suite import CredentialStoreSuite
@@ -9,19 +13,26 @@ from tests.unit.stores.postgres.postgres_links import link as postgres
 from tests.unit.stores.postgres.postgres_links import other_link as other_postgres
 from tests.unit.stores.redis.redis_links import link as redis
 from tests.unit.stores.redis.redis_links import other_link as other_redis
-from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.credential import CredentialStore
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.memory.records import MemoryRecords
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import PostgresRecords
 from toolhub_service.stores.redis.link import RedisLink
-from toolhub_service.stores.redis.record_layouts import CREDENTIAL_LAYOUT
 from toolhub_service.stores.redis.records import RedisRecords
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteRecords
 
-__all__ = ["file", "other_file", "other_postgres", "other_redis", "postgres", "redis"]
+__all__ = ["other_postgres", "other_redis", "postgres", "redis"]
+
+
+@asynccontextmanager
+async def in_file(folder: Path) -> AsyncIterator[CredentialStore]:
+    file = SqliteFile(folder / "hub.db")
+    store = Credentials(SqliteRecords(file, CREDENTIALS))
+    await file.start()
+    yield store
+    await file.close()
 
 
 class TestMemoryCredentials(CredentialStoreSuite):
@@ -36,22 +47,24 @@ class TestMemoryCredentials(CredentialStoreSuite):
 
 class TestSqliteCredentials(CredentialStoreSuite):
     @pytest.fixture
-    def store(self, file: SqliteFile) -> CredentialStore:
-        return Credentials(SqliteRecords(file, CREDENTIALS))
+    async def store(self, tmp_path: Path) -> AsyncIterator[CredentialStore]:
+        async with in_file(tmp_path) as store:
+            yield store
 
     @pytest.fixture
-    def other(self, other_file: SqliteFile) -> CredentialStore:
-        return Credentials(SqliteRecords(other_file, CREDENTIALS))
+    async def other(self, store: CredentialStore, tmp_path: Path) -> AsyncIterator[CredentialStore]:
+        async with in_file(tmp_path) as other:
+            yield other
 
 
 class TestRedisCredentials(CredentialStoreSuite):
     @pytest.fixture
     def store(self, redis: RedisLink) -> CredentialStore:
-        return Credentials(RedisRecords(redis, CREDENTIALS, CREDENTIAL_LAYOUT))
+        return Credentials(RedisRecords(redis, CREDENTIALS))
 
     @pytest.fixture
     def other(self, other_redis: RedisLink) -> CredentialStore:
-        return Credentials(RedisRecords(other_redis, CREDENTIALS, CREDENTIAL_LAYOUT))
+        return Credentials(RedisRecords(other_redis, CREDENTIALS))
 
 
 class TestPostgresCredentials(CredentialStoreSuite):

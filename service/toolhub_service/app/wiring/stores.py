@@ -156,7 +156,7 @@ def _shared(deps: Deps) -> Stores:
     link, counts = _redis(deps)
     from toolhub_service.stores.redis.jobs import RedisJobs
     from toolhub_service.stores.redis.keys import RedisKeys
-    from toolhub_service.stores.redis.record_layouts import CREDENTIAL_LAYOUT, INNER_CALL_LAYOUT
+    from toolhub_service.stores.redis.record_layouts import INNER_CALL_LAYOUT
     from toolhub_service.stores.redis.records import RedisApprovals, RedisArtifacts, RedisPins, RedisRecords
     from toolhub_service.stores.redis.shared_keys import RedisSharedKeys
     from toolhub_service.stores.redis.usage import RedisUsage
@@ -171,7 +171,7 @@ def _shared(deps: Deps) -> Stores:
         # Also shared with stores.kind: postgres: Redis keeps all data in memory, and remembered items grow.
         InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
         InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
-        Credentials(RedisRecords(link, CREDENTIALS, CREDENTIAL_LAYOUT)),
+        Credentials(RedisRecords(link, CREDENTIALS)),
         beneath=[link],
         counts=counts,
         shared_keys=RedisSharedKeys(link),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
@@ -62,6 +62,17 @@ class PostgresLink:
         self._feed: PostgresFeed | None = None
         self._late: set[asyncio.Task[Any]] = set()
         self._schema = ""
+        self._declared: list[str] = []
+
+    def declare(self, statements: Iterable[str]) -> None:
+        """Take statements that create tables and indexes where they are absent.
+
+        Raises RuntimeError after `start`, which executes them.
+        """
+        declared = tuple(statements)
+        if declared and self._pool is not None:
+            raise RuntimeError("declare tables before the link is started")
+        self._declared += declared
 
     async def start(self) -> None:
         """Connect, bring the tables up to date, listen. Raises ToolFailure, HubFailure STORE_TOO_NEW."""
@@ -200,7 +211,7 @@ class PostgresLink:
 
     async def _migrate(self) -> None:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
-            await migrate(connection)
+            await migrate(connection, self._declared)
             ((self._schema,),) = await (await connection.execute("SELECT current_schema()")).fetchall()
 
     def _new_pool(self) -> AsyncConnectionPool[AsyncConnection]:

@@ -1,11 +1,12 @@
 """Migrations of the tables in PostgreSQL: plain SQL files, applied in the order of their names.
 
-Each is applied once, by one process at a time. New tables that no older version knows or needs are additions: created
-when absent and not recorded, so that a hub of the version before starts beside them.
+Each is applied once, by one process at a time. Tables that are declared by their columns (`declared_table.py`) have
+none: they are created when absent and not recorded, so that a hub of the version before starts beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -21,16 +22,14 @@ _MAKE: Final = "CREATE TABLE store_migrations (name text PRIMARY KEY, applied_at
 
 def migrations() -> dict[str, str]:
     """Return the text of each file by its name, in order."""
-    return _texts("migrations")
-
-
-def _texts(folder: str) -> dict[str, str]:
-    found = [file for file in (files(__package__) / folder).iterdir() if file.name.endswith(".sql")]
+    found = [file for file in (files(__package__) / "migrations").iterdir() if file.name.endswith(".sql")]
     return {file.name: file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
 
 
-async def migrate(connection: AsyncConnection) -> list[str]:
+async def migrate(connection: AsyncConnection, declared: Sequence[str] = ()) -> list[str]:
     """Bring the tables up to this version, all or nothing; return the names of the migrations applied.
+
+    `declared`: statements that create what is absent.
 
     Raises HubFailure STORE_TOO_NEW when a newer version of the hub has changed them already.
     """
@@ -44,8 +43,8 @@ async def migrate(connection: AsyncConnection) -> list[str]:
         for name in missing:
             await connection.execute(known[name].encode())
             await connection.execute("INSERT INTO store_migrations (name) VALUES (%s)", (name,))
-        for addition in _texts("migrations/additions").values():
-            await connection.execute(addition.encode())
+        for statement in declared:
+            await connection.execute(statement.encode())
     return missing
 
 

@@ -20,6 +20,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
 from toolhub_service.stores.codec import UnreadableRecord, readable
+from toolhub_service.stores.declared_table import postgres_statements
 from toolhub_service.stores.postgres.column_text import escape_text, escape_texts, unescape_text
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.writer import TableWriter
@@ -55,6 +56,7 @@ class PostgresRecords(Generic[R]):
 
     def __init__(self, link: PostgresLink, table: Table[R], *, is_announced: bool = False) -> None:
         """`is_announced`: whether changes are announced to listeners."""
+        link.declare(postgres_statements(table))
         self._link = link
         self._table = table
         self._is_announced = is_announced

@@ -1,4 +1,7 @@
-"""How the records of each table are stored in Redis: approvals, artifacts, pins, kept inner calls and credentials."""
+"""How the records of the first tables are stored in Redis: approvals, artifacts, pins and kept inner calls.
+
+Later tables are declared by their columns: see `derived_layout.py`.
+"""
 
 from __future__ import annotations
 
@@ -87,18 +90,4 @@ end
 """,
     lists={"": "inner_calls:expiry", "job_id": "inner_calls:of:"},
     found=lambda _, facts: {"job_id": facts[0]},
-)
-CREDENTIAL_LAYOUT: Final = Layout(
-    kind="credential",
-    stored=("owner", "source"),
-    others=("at",),
-    fields=lambda row: (row["owner"], row["source"], row["changed_at_unix_ms"]),
-    places="""
-local function places(name, row)
-  local of_owner, of_source = 'credentials:of:' .. row.owner, 'credentials:source:' .. row.source
-  return {{'credentials', row.at, name}, {of_owner, row.at, name}, {of_source, row.at, name}}
-end
-""",
-    lists={"": "credentials", "owner": "credentials:of:", "source": "credentials:source:"},
-    found=lambda _, facts: {"owner": facts[0], "source": facts[1]},
 )

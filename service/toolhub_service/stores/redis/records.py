@@ -1,6 +1,6 @@
 """Records in Redis, shared by all hubs with one prefix.
 
-`RecordStore` for any `Table` that has a `Layout`.
+`RecordStore` for any `Table` that has a `Layout`, or is declared by its columns.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from toolhub_service.stores.record_store import (
     Table,
     Where,
 )
+from toolhub_service.stores.redis.derived_layout import derive_layout
 from toolhub_service.stores.redis.link import RedisLink
 from toolhub_service.stores.redis.pages import MemberPages, RedisPages
 from toolhub_service.stores.redis.record_layouts import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT
@@ -38,7 +39,8 @@ R = TypeVar("R")
 class RedisRecords(Generic[R]):
     """The link is closed by its owner."""
 
-    def __init__(self, link: RedisLink, table: Table[R], layout: Layout) -> None:
+    def __init__(self, link: RedisLink, table: Table[R], layout: Layout | None = None) -> None:
+        layout = layout or derive_layout(table)
         self._link = link
         self._table = table
         self._layout = layout

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +82,17 @@ class SqliteFile:
         self._reading: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._opened: list[sqlite3.Connection] = []
+        self._declared: list[str] = []
+
+    def declare(self, statements: Iterable[str]) -> None:
+        """Take statements that create tables and indexes where they are absent.
+
+        Raises RuntimeError after `start`, which executes them.
+        """
+        declared = tuple(statements)
+        if declared and self._writer is not None:
+            raise RuntimeError("declare tables before the file is started")
+        self._declared += declared
 
     async def start(self) -> None:
         """Make or migrate the file. Raises ToolFailure TOOL_UNAVAILABLE with a message for the operator."""
@@ -129,7 +140,7 @@ class SqliteFile:
             self._writer.unwatch(watch)
 
     def _connect(self) -> sqlite3.Connection:
-        return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s)
+        return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s, declared=self._declared)
 
     def _read(self, find: Callable[[sqlite3.Connection], T]) -> T:
         """Run `find` in a reader's thread."""

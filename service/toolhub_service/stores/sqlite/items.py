@@ -54,9 +54,9 @@ _BUSY_TIMEOUT_S: Final = 30.0
 _REST: Final = 50.0
 
 
-def connect_items(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def connect_items(path: Path, *, busy_timeout_s: float, declared: Sequence[str] = ()) -> sqlite3.Connection:
     """Like `connect`, for the file of the items; deleted content is overwritten."""
-    connection = connect(path, busy_timeout_s=busy_timeout_s, migrations=MIGRATIONS)
+    connection = connect(path, busy_timeout_s=busy_timeout_s, migrations=MIGRATIONS, declared=declared)
     connection.execute("PRAGMA secure_delete = 1")
     return connection
 

@@ -1,8 +1,8 @@
 """The layout of the hub's own file and its migrations, applied in order by `PRAGMA user_version`.
 
 The columns repeat what pages, sweeps and compare-and-set need of a record; the record itself is the blob of `codec`. A
-released migration is never changed; a new one follows it. New tables that no older version knows or needs are
-additions, as in PostgreSQL: they do not raise the version, so that the hub before opens the file, too.
+released migration is never changed; a new one follows it. Tables that are declared by their columns
+(`declared_table.py`) have none: they do not raise the version, so that the hub before opens the file, too.
 """
 
 from __future__ import annotations
@@ -101,13 +101,6 @@ _INNER_CALLS: Final = (
         record BLOB NOT NULL, PRIMARY KEY (job_id, place))""",
     "CREATE INDEX inner_calls_expiring ON inner_calls (expires_at_unix_ms, job_id, place)",
 )
-_CREDENTIALS: Final = (
-    """CREATE TABLE IF NOT EXISTS credentials (
-        credential_id TEXT PRIMARY KEY, version INTEGER NOT NULL, owner TEXT NOT NULL, source TEXT NOT NULL,
-        changed_at_unix_ms INTEGER NOT NULL, record BLOB NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS credentials_by_time ON credentials (changed_at_unix_ms, credential_id)",
-    "CREATE INDEX IF NOT EXISTS credentials_by_owner ON credentials (owner)",
-)
 MIGRATIONS: Final[Migrations] = (
     (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
     (*_PINS, *_USES),
@@ -115,7 +108,6 @@ MIGRATIONS: Final[Migrations] = (
     _INNER_CALLS,
 )
 """From version n of the file to n + 1. The next one is preceded by an empty one: see COUNTED_ADDITION."""
-ADDITIONS: Final = _CREDENTIALS
 COUNTED_ADDITION: Final = 5
 """The version that the hubs of one day gave to files with the table of credentials; such a file has the version
 before."""

@@ -18,6 +18,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
 from toolhub_service.stores.codec import readable
+from toolhub_service.stores.declared_table import sqlite_statements
 from toolhub_service.stores.record_store import (
     APPROVALS,
     ARTIFACTS,
@@ -54,6 +55,7 @@ class SqliteRecords(Generic[R]):
 
     def __init__(self, file: SqliteFile, table: Table[R], *, changes: str = "", revision: str = "") -> None:
         """`changes` and `revision` name these two tables of the file; empty if there is none."""
+        file.declare(sqlite_statements(table))
         self._file = file
         self._table = table
         self._changes = changes

@@ -29,7 +29,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
-from toolhub_service.stores.sqlite.migrations import ADDITIONS, COUNTED_ADDITION, MIGRATIONS, Migrations
+from toolhub_service.stores.sqlite.migrations import COUNTED_ADDITION, MIGRATIONS, Migrations
 
 DISK_FULL: Final = "disk_full"
 """The `cause` of a change that the disk has no space for."""
@@ -39,10 +39,12 @@ class FileTooNew(Exception):
     """The file was written by a later version of the hub."""
 
 
-def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None = None) -> sqlite3.Connection:
+def connect(
+    path: Path, *, busy_timeout_s: float, migrations: Migrations | None = None, declared: Sequence[str] = ()
+) -> sqlite3.Connection:
     """Return a connection that writes to the migrated file: WAL, every commit fsynced, the file for its owner only.
 
-    `migrations`: those of another file than the hub's.
+    `migrations`: those of another file than the hub's. `declared`: statements that create what is absent.
 
     Raises sqlite3.Error, OSError or FileTooNew.
     """
@@ -54,11 +56,9 @@ def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None 
             connection.execute("PRAGMA journal_mode = WAL")
             if migrations is None:
                 _uncount(connection)
-                _migrate(connection, MIGRATIONS)
-                for addition in ADDITIONS:
-                    connection.execute(addition)
-            else:
-                _migrate(connection, migrations)
+            _migrate(connection, MIGRATIONS if migrations is None else migrations)
+            for statement in declared:
+                connection.execute(statement)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:

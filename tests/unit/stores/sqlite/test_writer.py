@@ -14,6 +14,8 @@ from tests.ports.pin_store_suite import a_pin
 from tests.ports.usage_store_suite import a_use
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.stores.codec import encode_key_record
+from toolhub_service.stores.credential_records import CREDENTIALS
+from toolhub_service.stores.declared_table import sqlite_statements
 from toolhub_service.stores.sqlite import writer as sqlite_writer
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.jobs import SqliteJobs
@@ -92,10 +94,10 @@ def test_hub_of_the_first_version_refuses_a_file_of_the_second(
 
 
 @pytest.mark.promise("upgrade.way-back")
-def test_a_table_that_is_new_is_made_and_counted_by_no_version_of_the_file(first_file: Path) -> None:
+def test_a_declared_table_is_created_and_counted_by_no_version_of_the_file(first_file: Path) -> None:
     """So that the hub before opens the file, too; the version that hubs of one day gave such a file is taken back."""
     for _ in range(2):
-        connection = connect(first_file, busy_timeout_s=60.0)
+        connection = connect(first_file, busy_timeout_s=60.0, declared=sqlite_statements(CREDENTIALS))
         assert connection.execute("SELECT count(*) FROM credentials").fetchone() == (0,)
         assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         connection.execute(f"PRAGMA user_version = {COUNTED_ADDITION}")
