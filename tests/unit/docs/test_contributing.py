@@ -16,6 +16,7 @@ MADE = {
     "adapters/acme/adapter.py",
     "adapters/acme/kind.py",
     "domain/note.py",
+    "stores/note_records.py",
     "tests/unit/tools/test_util_text_reverse.py",
 }
 """By whoever follows a recipe."""
