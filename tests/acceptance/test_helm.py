@@ -35,7 +35,7 @@ REFUSED: Final = {
     "allowPlaintext=true,tls.clientCaSecret=ca": "needs tls.existingSecret",
     "allowPlaintext=true,replicas=2": "need a shared store",
     "allowPlaintext=true,autoscaling.enabled=true": "need a shared store",
-    "allowPlaintext=true,replicas=2,stores.redis.existingSecret=r": "need the same keys",
+    "allowPlaintext=true,replicas=2,stores.postgres.existingSecret=p": "one audit log",
     "allowPlaintext=true,persistence.enabled=false,stores.postgres.existingSecret=p": "persistence.enabled=true",
     "allowPlaintext=true,apiKeys.existingSecret=": "Nobody could call",
     "allowPlaintext=true,settings.server.listen=0.0.0.0:1": "are the chart's",

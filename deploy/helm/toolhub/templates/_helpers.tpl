@@ -113,8 +113,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and $several (not $shares) -}}
 {{- fail "Several replicas need a shared store: set stores.postgres.existingSecret or stores.redis.existingSecret, or replicas=1 without autoscaling." -}}
 {{- end -}}
-{{- if and $several (not .Values.sharedKeys.existingSecret) -}}
-{{- fail "Several replicas need the same keys: set sharedKeys.existingSecret (plan.key, mcp-state.key and, with PostgreSQL, audit.key), or a plan of one pod is forged to another." -}}
+{{- if and $several $postgres (not .Values.sharedKeys.existingSecret) -}}
+{{- fail "Several replicas with one PostgreSQL write one audit log, which one key seals: set sharedKeys.existingSecret (audit.key, plan.key, mcp-state.key)." -}}
 {{- end -}}
 {{- if and $postgres (not .Values.persistence.enabled) -}}
 {{- fail "With PostgreSQL each pod keeps checkpoints of the audit log on its volume, without which it does not start again: leave persistence.enabled=true." -}}
