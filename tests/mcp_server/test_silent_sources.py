@@ -20,12 +20,15 @@ sources:
     enabled: false
 """
 
+# Who may not call tools of a source does not learn that it is down.
+POLICY = OPEN_POLICY.replace("danger:destructive", "danger:destructive, mcp:docs")
+
 
 @pytest.fixture
 async def down(tmp_path: Path) -> AsyncIterator[McpHub]:
     file = tmp_path / "sources.yaml"
     file.write_text(SOURCES)
-    async with mcp_hub(tmp_path, policy=OPEN_POLICY, settings={"sources": {"file": str(file)}}) as hub:
+    async with mcp_hub(tmp_path, policy=POLICY, settings={"sources": {"file": str(file)}}) as hub:
         assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
         yield hub
 

@@ -170,7 +170,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, runs, artifacts, vault)
         runs.await_readings_for = sourcing.sources.await_readings_for
         searching = make_searching(deps, toolbox.catalog, stores)
-        sources, unread, auth = ConfiguredSources(sourcing), sourcing.sources.unread, credentials.grpc
+        sources, unread, auth = ConfiguredSources(sourcing), sourcing.unread, credentials.grpc
         await stores.start()  # once all listen to them, and before what needs the key that they may hold
         on_refusal.push_async_callback(stores.close)
         key = await read_plan_key(deps, stores)

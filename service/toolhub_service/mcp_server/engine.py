@@ -9,6 +9,7 @@ import msgspec
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Invoker, PolicySource
 from toolhub_service.domain.source import ResourceNews, SourceStatus
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.mcp_server.login_pages import LoginPages
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts.service import Artifacts
@@ -31,6 +32,8 @@ class Engine(msgspec.Struct, frozen=True):
     sources: Callable[[], Sequence[SourceStatus]]
     relays: Callable[[str], Collection[str]]
     """(source) -> which requests its server may make of the client of a call."""
+    stand_ins: Callable[[str], Sequence[ToolSpec]]
+    """(tool) -> the tool as policy may see it once its source, which has not been read, offers it."""
     submission: Submission
     jobs: JobService
     watch: JobWatching

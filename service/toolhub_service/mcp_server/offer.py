@@ -118,7 +118,8 @@ class Offer:
         source = tool.partition("/")[0]
         shown = known_to(principal, self._engine.sources())
         silent = next((status for status in shown if status.name == source and status.state not in _READ), None)
-        if spec is None and silent is not None:
+        may_know = any(self._engine.policy.could_allow(principal, each) for each in self._engine.stand_ins(tool))
+        if spec is None and silent is not None and may_know:
             why = f"{name} cannot be used now, because its source `{source}` cannot: {silent.reason.removesuffix('.')}."
             return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=why)
         message = f"There is no tool named {name!r} that you may call. {FIND_IT}"

@@ -76,6 +76,8 @@ class CallState(msgspec.Struct, eq=False):
     """How many times the adapter was called."""
     outcome: Outcome | None = None
     """The tool's answer; None before step 7."""
+    hidden: str = ""
+    """Why a tool that the caller may not see cannot be called either; only the audit log says so."""
     is_recorded: bool = False
     """Whether the audit log already knows of the call."""
     task: asyncio.Task[object] | None = None

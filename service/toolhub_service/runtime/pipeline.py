@@ -87,7 +87,7 @@ from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plan_offers import attach_plan, lacks_plan, to_dry_run
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
-from toolhub_service.runtime.route import Route, Routes, Unread, all_read
+from toolhub_service.runtime.route import HiddenTool, Route, Routes, Unread, all_read
 from toolhub_service.runtime.steps import (
     Executor,
     apply_defaults,
@@ -416,6 +416,8 @@ class Pipeline:
         """Return the answer to a call that failed: a defect is logged whole and answered without its text, in the
         middle of a side effect as an unknown outcome."""
         error = failure.error if isinstance(failure, ToolFailure) else crash(state.call.call_id)
+        if isinstance(failure, HiddenTool):
+            state.hidden = failure.reason
         if error.kind is ErrorKind.INTERNAL:
             self.observer.crashed(state.call, failure)
             error = of_a_crash(state, error)

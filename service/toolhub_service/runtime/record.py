@@ -165,6 +165,8 @@ class Recorder:
         attributes = {"attempts": str(state.attempts)}
         if denied and state.verdict is not None and state.verdict.operator_remedy:
             attributes["remedy"] = self._redactor.text(state.verdict.operator_remedy)
+        if state.hidden:
+            attributes["hidden"] = self._redactor.text(state.hidden)
         if result.job is not None:
             attributes["job_id"] = result.job.job_id
         if result.replayed:

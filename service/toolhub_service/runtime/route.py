@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
@@ -79,7 +79,7 @@ class Routes:
         return route
 
     def _made(self, key: tuple[int, int, str, str], call: Call) -> Route:
-        spec = self._exported(call) or resolve(call, self._catalog, self._policy, self._unread_or_exported)
+        spec = self._exported(call) or resolve(call, self._catalog, self._policy, self._unread_for(call.principal))
         adapter = self._adapters[spec.kind]
         fixed = adapter.fixed_terms(spec)
         route = Route(
@@ -109,37 +109,73 @@ class Routes:
         spec, tenancy = self._catalog.get(tool), call.principal.tenancy
         if spec is None or (tenancy is not None and not tenancy.shows(spec.source)):
             return None
-        return resolve(call._replace(tool=tool), self._catalog, self._policy, self._unread)
+        try:
+            return resolve(call._replace(tool=tool), self._catalog, self._policy, self._unread)
+        except HiddenTool as hidden:  # the caller must not learn which tool the name is of
+            raise HiddenTool(not_found(call, self._catalog, self._policy), hidden.reason) from hidden
 
-    def _unread_or_exported(self, tool: str) -> str:
-        """As `Unread`, also of the names that an export may have given."""
-        return next(filter(None, map(self._unread, (tool, *possible_names(tool)))), "")
+    def _unread_for(self, principal: Principal) -> Unread:
+        """As `Unread`, also of the names that an export may have given; first of those that the principal may see."""
+
+        def unread(tool: str) -> UnreadTool | None:
+            found = [each for name in (tool, *possible_names(tool)) if (each := self._unread(name)) is not None]
+            return next((each for each in found if each.may_be_seen(principal, self._policy)), next(iter(found), None))
+
+        return unread
 
 
 SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
 """Worded for agents, people at the command line and programs, who all read the same error."""
 
-Unread = Callable[[str], str]
-"""Returns why a tool of that full name may still appear, because its source has not been read in this process; else
-empty."""
+
+class UnreadTool(msgspec.Struct, frozen=True):
+    """A tool that may still appear, because its source has not been read in this process."""
+
+    reason: str
+    """Why the source has not been read."""
+    may_be: tuple[ToolSpec, ...]
+    """The tool as policy may see it then: with each set of capabilities that sources.yaml names for the source."""
+
+    def may_be_seen(self, principal: Principal, policy: PolicySource) -> bool:
+        return any(policy.could_allow(principal, each) for each in self.may_be)
 
 
-def all_read(_tool: str) -> str:
-    return ""
+Unread = Callable[[str], UnreadTool | None]
+"""Returns what is known of a tool of that full name whose source has not been read; None where it has, or is none."""
+
+
+def all_read(_tool: str) -> UnreadTool | None:
+    return None
+
+
+class HiddenTool(ToolFailure):
+    """TOOL_NOT_FOUND for a tool that cannot be called now, and that the caller may not see in any case."""
+
+    def __init__(self, shown: ToolFailure, reason: str) -> None:
+        """`shown` is the refusal of a tool that does not exist; `reason` is for the audit log."""
+        super().__init__(shown.error)
+        self.reason = reason
 
 
 def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread = all_read) -> ToolSpec:
-    """Return the tool's definition. Raises TOOL_NOT_FOUND (with similar names), TOOL_QUARANTINED or
-    TOOL_UNAVAILABLE."""
+    """Return the tool's definition. Raises TOOL_NOT_FOUND (with similar names), also for a tool that cannot be called
+    now and that the caller may not see; else TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
     spec = catalog.get(call.tool)
     tenancy = call.principal.tenancy
     if tenancy is not None and not tenancy.shows(_source(call.tool, spec)):
         raise not_found(call, catalog, policy)
     if spec is None:
-        reason = unread(call.tool)
-        raise _not_there_yet(call, reason) if reason else not_found(call, catalog, policy)
+        missing = unread(call.tool)
+        if missing is None:
+            raise not_found(call, catalog, policy)
+        if not missing.may_be_seen(call.principal, policy):
+            raise HiddenTool(not_found(call, catalog, policy), f"hidden by policy; its source: {missing.reason}")
+        raise _not_there_yet(call, missing.reason)
     if spec.state is ToolState.ACTIVE:
         return spec
+    if not policy.could_allow(call.principal, spec):
+        why = spec.state_reason or spec.state.value.lower()
+        raise HiddenTool(not_found(call, catalog, policy), f"hidden by policy; {spec.state.value.lower()}: {why}")
     if spec.state is ToolState.QUARANTINED:
         why = spec.state_reason.rstrip(".") or "it is not approved"
         raise refuse(

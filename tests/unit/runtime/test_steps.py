@@ -12,6 +12,7 @@ from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolState
+from toolhub_service.runtime.route import UnreadTool
 
 ADMIN_ONLY = """
 extends: none
@@ -52,7 +53,8 @@ class TestResolve:
 
     async def test_tool_whose_source_nobody_has_read_yet_may_be_called_later(self) -> None:
         harness = a_pipeline_harness()
-        pipeline = replace(harness.pipeline, unread=lambda tool: "no answer yet." if tool.startswith("slow/") else "")
+        missing = UnreadTool("no answer yet.", (a_tool("slow/read", state=ToolState.UNAVAILABLE),))
+        pipeline = replace(harness.pipeline, unread=lambda tool: missing if tool.startswith("slow/") else None)
         error = await replace(harness, pipeline=pipeline).error("slow/read")
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
         assert error.message.endswith("because its source cannot: no answer yet.")

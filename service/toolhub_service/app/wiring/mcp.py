@@ -159,6 +159,7 @@ def make_engine(
         meanings=searching.meanings,
         sources=sources.statuses,
         relays=sources.relays,
+        stand_ins=sources.stand_ins,
         submission=long_work.submission(invoker, toolbox.catalog),
         jobs=long_work.job_service,
         watch=long_work.watch,

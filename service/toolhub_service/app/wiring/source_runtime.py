@@ -33,9 +33,10 @@ from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Adapter, InnerCalls
 from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceStatus
-from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
+from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec, ToolState
 from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery.sources import Sources
+from toolhub_service.runtime.route import UnreadTool
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.settings.loading import SettingsInvalid
@@ -131,6 +132,23 @@ class SourceRuntime:
         async with self._lock:
             await self.sources.close()
         await self.vault.close()
+
+    def unread(self, tool: str) -> UnreadTool | None:
+        """Return what is known of a tool whose source has not been read; as `runtime.route.Unread`."""
+        reason = self.sources.unread(tool)
+        return UnreadTool(reason, self.stand_ins(tool)) if reason else None
+
+    def stand_ins(self, tool: str) -> tuple[ToolSpec, ...]:
+        """Return the tool of that full name as policy may see it once its source offers it: with each set of
+        capabilities that sources.yaml names there; empty where there is no such source."""
+        name = tool.partition("/")[0]
+        entry = self._entries.get(name)
+        if entry is None:
+            return ()
+        kind = kind_of(entry).kind
+        own = frozenset(entry.capabilities or (f"{kind.value}:{name}",))
+        sets = {own, *(frozenset(each.capabilities) for each in entry.tools.values() if each.capabilities is not None)}
+        return tuple(_stand_in(tool, kind, name, capabilities) for capabilities in sets)
 
     def relays(self, name: str) -> frozenset[str]:
         """Return which requests of the source's server go to the client of a call; empty where there is no source."""
@@ -255,6 +273,19 @@ class SourceRuntime:
         return status
 
 
+def _stand_in(tool: str, kind: ToolKind, source: str, capabilities: frozenset[str]) -> ToolSpec:
+    return ToolSpec(
+        name=tool,
+        kind=kind,
+        description="",
+        input_schema={},
+        output_schema={},
+        source=source,
+        capabilities=capabilities,
+        state=ToolState.UNAVAILABLE,
+    )
+
+
 class ConfiguredSources(msgspec.Struct, frozen=True):
     """Implements `SourceService`. A refresh applies sources.yaml first, so that
 
@@ -270,6 +301,9 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
 
     def relays(self, source: str) -> frozenset[str]:
         return self.sourcing.relays(source)
+
+    def stand_ins(self, tool: str) -> Sequence[ToolSpec]:
+        return self.sourcing.stand_ins(tool)
 
     async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
         """Refresh sources.
