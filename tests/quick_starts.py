@@ -21,6 +21,7 @@ from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.egress import transport
 from toolhub_service.policy import parsing, snapshot
+from toolhub_service.search import analyser as analyser_module
 from toolhub_service.search import query
 from toolhub_service.tools import tool, util_tools
 from toolhub_service.transport import envelope
@@ -31,7 +32,7 @@ _ENVELOPE: Any = envelope
 _QUERY: Any = query
 _SNAPSHOT: Any = snapshot
 _default_tls, _entry_points, _schema_of = transport._default_tls, _CUSTOM.entry_points, tool.schema_of
-_begin_analyser = query.Analyser.__init__
+_begin_analyser = analyser_module.Analyser.__init__
 _WORDS: dict[str, tuple[Any, ...]] = {}
 
 
@@ -62,7 +63,7 @@ def _fresh_schema(struct: type[msgspec.Struct]) -> JsonObject:
     return schema
 
 
-def _begin_with_known_words(analyser: query.Analyser) -> None:
+def _begin_with_known_words(analyser: analyser_module.Analyser) -> None:
     _begin_analyser(analyser)
     analyser._known = _WORDS
 

@@ -23,7 +23,7 @@ from tests.unit.adapters.small_tools import Echo
 from toolhub_service.adapters.core import CoreAdapter, Workspaces
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.search.query import Analyser
+from toolhub_service.search.analyser import Analyser
 from toolhub_service.search.search import ToolSearch
 from toolhub_service.search.usage_index import IndexedUse, TenantUsage
 

@@ -31,7 +31,7 @@ from toolhub_service.app.wiring.tools import open_toolbox
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.search.query import Analyser
+from toolhub_service.search.analyser import Analyser
 from toolhub_service.search.search import ToolSearch
 from toolhub_service.search.usage_index import IndexedUse, TenantUsage
 from toolhub_service.settings.document import Settings

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.tool_context import RecordingSink
 from tests.missing import give_up
 from toolhub_service.domain.verdict import CommandRule, Constraints, FlagRule, Sandbox
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.tools.context import ToolContext

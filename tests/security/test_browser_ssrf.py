@@ -100,7 +100,7 @@ async def hub_and_site(
     async def resolve(_: object, host: str, port: int) -> Any:
         return await (turning if host == "rebind.example" else fixed).resolve(host, port)
 
-    monkeypatch.setattr("toolhub_service.egress.transport.SystemResolver.resolve", resolve)
+    monkeypatch.setattr("toolhub_service.egress.resolver.SystemResolver.resolve", resolve)
     page = b""
     all_tried = asyncio.Event()
 

@@ -23,7 +23,8 @@ from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, N
 from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, EventFeed, NodeProgress, WebSocketConnector
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import Progress
-from toolhub_service.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.egress.transport import GuardedTransport
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

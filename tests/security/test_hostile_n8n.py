@@ -24,7 +24,7 @@ from toolhub_service.adapters.n8n.server import plain_path
 from toolhub_service.config.source_config import SourceValues, request_headers
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
-from toolhub_service.egress.transport import SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
 from toolhub_service.guards.secrets import Redactor
 
 KEY = "n8n_api_0123456789abcdef"

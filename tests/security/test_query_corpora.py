@@ -13,7 +13,7 @@ from tests.corpora import load_json, load_lines, load_text
 from tests.fakes.outcomes import outcome
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import CommandRule
-from toolhub_service.guards.commands import check_command
+from toolhub_service.guards.commands.check import check_command
 from toolhub_service.tools.query import select
 from toolhub_service.tools.query_limits import Language, QueryLimits
 

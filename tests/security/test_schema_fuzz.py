@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.schema.references import SchemaRefused
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _KEYWORDS = st.sampled_from(

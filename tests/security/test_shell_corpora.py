@@ -19,8 +19,9 @@ from tests.fakes.commands import command_context, confinement_of
 from tests.fakes.outcomes import outcome, outcome_of
 from tests.fakes.util_context import called
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.commands import argv_of, check_command, split_command
+from toolhub_service.guards.commands.check import argv_of, check_command
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS
+from toolhub_service.guards.commands.split import split_command
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.exec_run import ExecRun
 

@@ -23,7 +23,7 @@ from tests.security.sql_statements import Statements
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import read_sql
+from toolhub_service.guards.sql.check import read_sql
 from toolhub_service.tools.database.postgres_touched import touched_by
 from toolhub_service.tools.database.sqlite_authorizer import StatementAuthorizer
 

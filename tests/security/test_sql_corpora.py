@@ -20,7 +20,7 @@ import yaml
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import check_sql
+from toolhub_service.guards.sql.check import check_sql
 from toolhub_service.tools.database.connection import Database, DatabaseLimits
 from toolhub_service.tools.database.postgres import PostgresDatabase
 from toolhub_service.tools.database.sqlite import SqliteDatabase

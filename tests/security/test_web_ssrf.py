@@ -55,7 +55,7 @@ async def hub_and_site(
     """A hub, a site that redirects to what its query says, and what must not be reached."""
     names = {"inside.example": ("127.0.0.1",), "mixed.example": ("93.184.216.34", "127.0.0.1")}
     resolver = FixedResolver(names, default=("127.0.0.1",))
-    monkeypatch.setattr("toolhub_service.egress.transport.SystemResolver.resolve", lambda _, *at: resolver.resolve(*at))
+    monkeypatch.setattr("toolhub_service.egress.resolver.SystemResolver.resolve", lambda _, *at: resolver.resolve(*at))
 
     async def redirect(asked: RecordedRequest, writer: Any) -> None:
         writer.write(response(status=302, location=unquote(asked.target.partition("?")[2], errors="replace")))

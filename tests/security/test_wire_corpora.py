@@ -27,7 +27,7 @@ from tests.corpora import load_json, load_lines, sample
 from tests.fakes.http_server import RawServer, always, response, serving
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
-from toolhub_service.egress.transport import SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
 
 SAMPLE = 40
 """Lines of each list: a call costs a hundred times what its check costs, which the unit tests run over all of them."""

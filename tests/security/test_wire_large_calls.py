@@ -35,7 +35,7 @@ from toolhub_service.runtime.approvals import record as approval_record
 from toolhub_service.runtime.approvals.reveal import show_arguments
 from toolhub_service.runtime.artifacts import references as artifact_references
 from toolhub_service.runtime.steps import validate_input
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.transport import envelope, field_count

@@ -84,7 +84,7 @@ async def test_no_url_ends_as_a_defect_of_the_hub(tmp_path: Path, monkeypatch: p
     urls = ["http://xn--4ca._x.example/", "https://xn--4ca._x.example/a", *(f"http://{name}/" for name in names)]
     urls += [*load_json("ssrf/patt_ssrf_urls.json.gz"), *load_lines("ssrf/seclists_SSRF_hacktricks.txt.gz")]
     resolve = FixedResolver({}, default=("0.0.0.0",)).resolve  # resolves, and leads nowhere that may be dialled
-    monkeypatch.setattr("toolhub_service.egress.transport.SystemResolver.resolve", lambda _, *at: resolve(*at))
+    monkeypatch.setattr("toolhub_service.egress.resolver.SystemResolver.resolve", lambda _, *at: resolve(*at))
     policy = """
 extends: none
 grants: [{principals: [local], capabilities: [network]}]

@@ -16,9 +16,9 @@ from toolhub_service.domain.call import GrantedCall, Principal, QuestionAsked
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Outcome, Progress
-from toolhub_service.egress.hiding import HIDES, masked_failure, masked_outcome
+from toolhub_service.egress.hiding import HIDES, mask_failure, mask_outcome
 from toolhub_service.guards.headers import Headers
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
@@ -60,14 +60,14 @@ async def _run_with_masks(masks: _Masks, sink: EventSink, run: Callable[[EventSi
     try:
         outcome = await run(_MaskedSink(sink, masks))
     except ToolFailure as failure:
-        raise masked_failure(failure, masks.mask) from None
+        raise mask_failure(failure, masks.mask) from None
     except QuestionAsked as asked:
         question, mask = asked.question, masks.mask
         shown = replace(question, message=mask.text(question.message), schema=mask.object(question.schema))
         raise QuestionAsked(shown) from None
     finally:
         HIDES.reset(before)
-    return masked_outcome(outcome, masks.mask)
+    return mask_outcome(outcome, masks.mask)
 
 
 class _Masks:

@@ -40,7 +40,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls, PolicySource
 from toolhub_service.domain.result import SILENT, Outcome
 from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
-from toolhub_service.egress.hiding import masked_failure, masked_outcome
+from toolhub_service.egress.hiding import mask_failure, mask_outcome
 from toolhub_service.guards.paths import check_path, workspace_folder_name
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
@@ -238,9 +238,9 @@ class CoreAdapter:
                 is_large=context.is_large,
                 passing=context.passing,
             )
-            return outcome if context.mask is None else await in_thread(masked_outcome, outcome, context.mask)
+            return outcome if context.mask is None else await in_thread(mask_outcome, outcome, context.mask)
         except ToolFailure as failure:
-            raise failure if context.mask is None else masked_failure(failure, context.mask) from failure.__cause__
+            raise failure if context.mask is None else mask_failure(failure, context.mask) from failure.__cause__
         except (QuestionAsked, Suspended, KeyboardInterrupt):
             raise
         except BaseException as error:

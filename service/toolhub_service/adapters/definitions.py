@@ -20,7 +20,7 @@ from toolhub_service.config.source_config import Source, ToolTerms
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.schema.relaxing import Relaxed
 
 SCHEMA_MAX_BYTES: Final = 256 * 1024

@@ -22,7 +22,7 @@ from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.excerpts import both_ends
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.egress.hiding import masked_bytes
+from toolhub_service.egress.hiding import mask_bytes
 from toolhub_service.guards.secrets import Redact
 
 _TOO_DEEP: Final = "nested too deeply to be read"
@@ -194,7 +194,7 @@ async def keep_bytes(
     A call that had its effect is answered even when its output cannot be stored, so that failure is not raised.
     `media_type`: as the upstream names it; ignored when invalid. `artifacts`: None where nothing can be stored.
     """
-    data = masked_bytes(data)
+    data = mask_bytes(data)
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if artifacts is None:
         return {**facts, "dropped": "this hub stores no artifacts"}, ()

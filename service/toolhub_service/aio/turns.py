@@ -60,7 +60,7 @@ class Turns:
         self._seen = self._quiet_rounds = self._busy_rounds = 0
 
     @property
-    def remembered(self) -> int:
+    def remembered_tenants(self) -> int:
         """Return the number of tenants whose newest turn's end is remembered."""
         return len(self._ends)
 

@@ -32,7 +32,7 @@ from toolhub_service.policy.parsing import invalid, parse_policy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime.route import resolve
 from toolhub_service.runtime.steps import apply_defaults, validate_input
-from toolhub_service.schema.defaults import for_tool
+from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets, load_settings
 from toolhub_service.stores.audit.checkpoint import read_lines

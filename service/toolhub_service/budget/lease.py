@@ -2,7 +2,7 @@
 
 lease = budgets.take(planned, verdict, upstream)
 if lease.is_pending:
-    await lease.admitted()
+    await lease.wait_for_admission()
 …run…
 lease.release(error)          # or lease.refund() when nothing ran
 """
@@ -13,101 +13,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from toolhub_service.budget.breaker import SPENT, Health, Ticket, UpstreamBreaker, health
+from toolhub_service.budget.breaker import Health, health
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
+from toolhub_service.budget.limits import Counter
+from toolhub_service.budget.quota import RequestCalls, RequestKey
+from toolhub_service.budget.retry import max_attempts, pause_s
+from toolhub_service.budget.shared import Due
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.domain.call import Call, Mode, PlannedCall
+from toolhub_service.budget.upstream_breaker import SPENT, Ticket, UpstreamBreaker
+from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors.failure import KEY_SENT, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
-
-# Until when a call may run.
-#
-# The caller's deadline is the outer limit, and its budget narrows it; without either, the tool's own timeout applies.
-# The operator's limit for calls of a source, and the hub's maximum, bound all of them. A job already has a deadline.
-
-
-def within_budget(call: Call, now_s: float) -> Call:
-    """Return the call with its budget's time as its deadline, from `now_s` on: what waits before step 5 (large
-    arguments, a key that another call holds) counts, too. A job's budget is the job's, counted from its submission."""
-    allowed_s = call.context.budget.timeout_s
-    if allowed_s is None or not allowed_s > 0 or call.mode is Mode.SUBMIT or call.job_id:
-        return call
-    deadline_s = now_s + allowed_s
-    return call._replace(deadline_s=deadline_s if call.deadline_s is None else min(deadline_s, call.deadline_s))
-
-
-def too_late(now_s: float, deadline_s: float) -> ToolFailure:
-    """Return the refusal of a call whose time is over before its tool was started."""
-    return refuse(
-        ErrorKind.TIMEOUT,
-        "The deadline passed before the tool was started, so nothing happened: call again with more time.",
-        late_by_s=round(now_s - deadline_s, 3),
-    )
-
-
-def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: float) -> float:
-    """Return the deadline on the loop clock. Raises ToolFailure TIMEOUT or BUDGET_EXCEEDED when there is no time left
-    to begin."""
-    outer_s = planned.call.deadline_s
-    allowed_s = planned.call.context.budget.timeout_s
-    if planned.call.job_id and outer_s is not None:
-        max_timeout_s = max(max_timeout_s, outer_s - now_s)  # a job's deadline comes from the limit for jobs
-    limits = planned.spec.limits
-    # Most tools have neither limit, and every call comes by here.
-    is_limited = limits.call_max_s or limits.call_max_in_job_s
-    most_s = limits.most_s(in_job=bool(planned.call.job_id)) if is_limited else 0.0
-    if most_s and not (planned.call.job_id and planned.spec.cost.is_async):
-        max_timeout_s = min(max_timeout_s, most_s)
-    if outer_s is None and allowed_s is None:
-        return now_s + min(limits.timeout_s, max_timeout_s)
-    deadline_s = now_s + max_timeout_s
-    if allowed_s is not None:
-        if not allowed_s > 0:  # also NaN
-            raise refuse(
-                ErrorKind.BUDGET_EXCEEDED,
-                "budget.timeout leaves the call no time: send a larger budget.timeout, or none.",
-                timeout_s=0,
-            )
-        deadline_s = min(deadline_s, now_s + allowed_s)
-    if outer_s is not None:
-        if outer_s <= now_s:
-            raise too_late(now_s, outer_s)
-        deadline_s = min(deadline_s, outer_s)
-    return deadline_s
-
-
-# Whether and when a call is retried.
-#
-# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes a call safe only where it was sent to
-# the upstream, and the policy says that this upstream honours keys. The pause is exponential with full jitter (Brooker,
-# "Exponential Backoff And Jitter", AWS Architecture Blog), after whatever the upstream requested, and never beyond the
-# deadline.
-
-_NEVER = frozenset({ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED})
-
-
-def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int:
-    """Return how often the adapter may be called: as the caller wants or else as the tool says, within the hub's limit;
-    at least 1."""
-    if not is_safe:
-        return 1
-    wished = planned.call.context.budget.max_retries
-    retries = planned.spec.limits.max_retries if wished is None else wished
-    return 1 + max(0, min(retries, terms.max_retries))
-
-
-def pause_s(
-    error: ToolError, attempt: int, time_left_s: float, terms: BudgetTerms, randomness: Randomness
-) -> float | None:
-    """Return the seconds to wait after the `attempt`-th failure (from 1), or None when a retry cannot succeed in
-    time."""
-    if not error.is_retryable or error.kind in _NEVER:
-        return None
-    ceiling_s = min(terms.retry_cap_s, terms.retry_initial_s * 2.0 ** min(attempt - 1, 32))
-    wait_s = (error.retry_after_s or 0.0) + randomness.uniform(0.0, ceiling_s)
-    return wait_s if wait_s < time_left_s else None
-
 
 # A timeout that is shorter by up to a tenth was shortened on the way here, not by choice.
 _ALMOST = 0.9
@@ -184,7 +100,7 @@ class Lease(msgspec.Struct, eq=False):
             self._awaited.append(slots)
             self.is_pending = True
 
-    async def admitted(self) -> None:
+    async def wait_for_admission(self) -> None:
         """Take from the counters that hubs share, then wait for the missing slots: a call without quota occupies none.
 
         Raises:
@@ -213,7 +129,7 @@ class Lease(msgspec.Struct, eq=False):
                 self._held.append(self._awaited.pop(0))
         except TimeoutError:
             wait_s = self._upstream.slots.expected_wait_s(_tenant(self._planned))
-            raise too_many_calls(self._upstream.key, wait_s) from None
+            raise refuse_too_many_calls(self._upstream.key, wait_s) from None
 
     def _time_left_s(self) -> float:
         return self.deadline_s - self._bank.clock.monotonic_s()
@@ -248,8 +164,8 @@ class Lease(msgspec.Struct, eq=False):
     def refund(self) -> None:
         """Return everything, rate and quota too: the call never ran (a dry run, a refusal after this step).
 
-        Counters shared by hubs are not touched: `admitted` returns what it took itself, and spends it only for calls
-        that run.
+        Counters shared by hubs are not touched: `wait_for_admission` returns what it took itself, and spends it only
+        for calls that run.
         """
         if self._is_over:
             return
@@ -297,12 +213,12 @@ class Lease(msgspec.Struct, eq=False):
         now_s = self._bank.clock.monotonic_s()
         self._settle(Health.NO_EVIDENCE, now_s)
         if (wait_s := self._rest_s(now_s)) > 0:
-            raise breaker_open(self._upstream.key, wait_s)
+            raise refuse_by_open_breaker(self._upstream.key, wait_s)
         self._admit(now_s)
         self._started_s = now_s
 
 
-def too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
+def refuse_too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
     """The refusal of too many calls at once."""
     wait_s = max(wait_s, 0.1)
     return refuse(
@@ -314,7 +230,7 @@ def too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
     )
 
 
-def breaker_open(upstream: str, wait_s: float) -> ToolFailure:
+def refuse_by_open_breaker(upstream: str, wait_s: float) -> ToolFailure:
     """The refusal by an open breaker."""
     return refuse(
         ErrorKind.CIRCUIT_OPEN,

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolhub_service.budget.breaker import SPENT, BreakerState, UpstreamBreaker
+from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, breaker_open, effective_deadline_s, too_many_calls
-from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
+from toolhub_service.budget.deadline import effective_deadline_s
+from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, refuse_by_open_breaker, refuse_too_many_calls
+from toolhub_service.budget.limits import Counter, Counters
+from toolhub_service.budget.quota import RequestCalls, RequestKey, refuse_used_up_request
+from toolhub_service.budget.recent import Recent
+from toolhub_service.budget.shared import due_of
 from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.budget.upstream_breaker import SPENT, UpstreamBreaker
 from toolhub_service.domain.call import PlannedCall, Tenancy
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.tool import ToolSpec
@@ -63,7 +68,7 @@ class Budgets:
         self._upstreams.move_to_end(key)
         breaker, context = remote.breaker, planned.call.context
         if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
-            raise breaker_open(remote.key, wait_s)
+            raise refuse_by_open_breaker(remote.key, wait_s)
         request_id = context.request_id  # an id made by the hub belongs to this call only
         request = (planned.call.principal.id, request_id) if request_id not in ("", planned.call.call_id) else None
         if request and context.budget.max_tool_calls is not None:
@@ -71,14 +76,24 @@ class Budgets:
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
         slots = None if is_followed and not planned.spec.limits.max_concurrency else remote.slots
         if counters:
-            self._check(counters, now_s, deadline_s, planned.call.principal.tenancy)
+            self._check_counters(counters, now_s, deadline_s, planned.call.principal.tenancy)
         has_slot = slots is not None and not counters and slots.try_take()
         if slots and not has_slot and not slots.has_room():
             self._check_queue(slots, remote.key, deadline_s - now_s, planned.call.principal.tenancy)
         due = due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None
         ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
-        own = [slots] if slots and has_slot else []
-        lease = Lease(self._bank, remote, planned, request, now_s, deadline_s, reads_only, due, ticket, own)
+        lease = Lease(
+            _bank=self._bank,
+            _upstream=remote,
+            _planned=planned,
+            _request=request,
+            _started_s=now_s,
+            deadline_s=deadline_s,
+            _reads_only=reads_only,
+            _due=due,
+            _ticket=ticket,
+            _held=[slots] if slots and has_slot else [],
+        )
         lease.is_pending = due is not None
         if request:
             self._requests.take(request)
@@ -117,7 +132,7 @@ class Budgets:
             slots = Slots(own_limit or self._terms.upstream_concurrency)
             known = Upstream(key, slots, UpstreamBreaker(self._terms.breaker) if key != spec.name else None)
             if not self._upstreams.add(key, known, now_s):
-                raise too_many_calls(key, 1.0)
+                raise refuse_too_many_calls(key, 1.0)
         elif own_limit and own_limit < known.slots.limit:
             known.slots.limit = own_limit  # tools that share an upstream share its smallest limit
         return known
@@ -125,9 +140,11 @@ class Budgets:
     def _check_request(self, request: RequestKey, max_tool_calls: int) -> None:
         used = self._requests.count(request)
         if used >= max_tool_calls:
-            raise all_used(max_tool_calls, used)
+            raise refuse_used_up_request(max_tool_calls, used)
 
-    def _check(self, counters: tuple[Counter, ...], now_s: float, deadline_s: float, tenancy: Tenancy | None) -> None:
+    def _check_counters(
+        self, counters: tuple[Counter, ...], now_s: float, deadline_s: float, tenancy: Tenancy | None
+    ) -> None:
         for counter in counters:
             counter.check(now_s)
             if counter.slots and not counter.slots.has_room():
@@ -140,4 +157,4 @@ class Budgets:
         wait_s = slots.expected_wait_s(tenant)
         is_full = waiting >= most if tenancy is None else not may_take(slots.waiting_of(tenant), waiting, most)
         if is_full or wait_s > time_left_s:
-            raise too_many_calls(name, wait_s)
+            raise refuse_too_many_calls(name, wait_s)

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.guards.headers import Headers, check_request_headers
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     from toolhub_service.guards.secrets import Redactor

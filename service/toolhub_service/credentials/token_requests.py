@@ -21,7 +21,8 @@ from toolhub_service.domain.errors.failure import WAS_SENT, ToolFailure
 from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.egress.client import EgressClient, HttpRequest
-from toolhub_service.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.schema.repaired_json import loads_repaired
 

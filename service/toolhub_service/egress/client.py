@@ -20,18 +20,17 @@ import msgspec
 from toolhub_service import __version__
 from toolhub_service.domain.errors.failure import WAS_SENT, ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.egress.transport import GuardedTransport, address_of, checked_as
-from toolhub_service.egress.wire import (
+from toolhub_service.egress.bodies import BoundedBody, decoder_of
+from toolhub_service.egress.breakage import (
     CHECK_EFFECT,
     REPEATABLE,
-    BoundedBody,
     Delivery,
     Repeat,
     WireError,
-    decoder_of,
     failure_of,
     out_of_time,
 )
+from toolhub_service.egress.transport import GuardedTransport, address_of, checked_extensions
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import CheckedUrl, check_url, join_url
 
@@ -82,7 +81,7 @@ class Chain:
         """Of the last request."""
         self._redirects: list[int] = []
 
-    def redirected(self, status: int) -> None:
+    def note_redirect(self, status: int) -> None:
         """Note the status of the redirect that answers the last request."""
         self._redirects.append(status)
 
@@ -118,7 +117,7 @@ class Chain:
         """Whether the first and the last origin are the same."""
         return self.hops[0].url.origin == self.hops[-1].url.origin
 
-    def refused(self, failure: ToolFailure) -> ToolFailure:
+    def refuse_to_continue(self, failure: ToolFailure) -> ToolFailure:
         """Return the refusal to continue, which says so when an earlier request may have had its effect."""
         if not self.may_have_acted:
             return failure
@@ -139,9 +138,9 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     try:
         url = check_url(join_url(hop.url, location), method, egress)
     except ToolFailure as failure:
-        raise _refused(hop, failure.error.message, failure.error.details.get("host")) from None
+        raise refuse_redirect(hop, failure.error.message, failure.error.details.get("host")) from None
     if hop.url.scheme == "https" and url.scheme == "http":
-        raise _refused(hop, "It redirects from https to http.", url.host)
+        raise refuse_redirect(hop, "It redirects from https to http.", url.host)
     headers = hop.headers if url.origin == hop.url.origin else cross_origin_headers(hop.headers)
     if method == hop.method:
         is_keyed = hop.is_keyed and url.retry_with_key and any(name == IDEMPOTENCY_KEY for name, _ in headers)
@@ -149,7 +148,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     return Hop(url, method, bodiless_headers(headers), b"")
 
 
-def _refused(hop: Hop, reason: str, host: object) -> ToolFailure:
+def refuse_redirect(hop: Hop, reason: str, host: object) -> ToolFailure:
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
         f"{hop.url.host} redirects to a URL that is not allowed. {reason}",
@@ -312,13 +311,13 @@ class EgressClient:
                 response = await self._exchange(chain, request)
                 if response.status not in _REDIRECTS or not response.header(b"location"):
                     return response
-                chain.redirected(response.status)
+                chain.note_redirect(response.status)
                 await response.answer.aclose()
                 chain.follow(next_hop(chain.hops[-1], response.status, response.header(b"location"), egress))
         except ToolFailure as failure:
-            raise chain.refused(failure) from None
+            raise chain.refuse_to_continue(failure) from None
         last = chain.hops[-2].url
-        raise chain.refused(
+        raise chain.refuse_to_continue(
             refuse(
                 ErrorKind.UPSTREAM_ERROR,
                 f"There were more than {self._redirects_max} redirects, the last by {last.host}. "
@@ -341,22 +340,20 @@ class EgressClient:
 
     async def _send(self, chain: Chain, request: HttpRequest) -> HttpResponse:
         *before, hop = chain.hops
-        redirects = tuple(earlier.url for earlier in before)
-        answer = await self._http.send(self._prepared(hop, request, chain.delivery), stream=True)
-        fields = answer.extensions[_FIELDS]
+        answer = await self._http.send(self._prepare_request(hop, request, chain.delivery), stream=True)
         return HttpResponse(
-            hop.url,
-            hop.method,
-            answer.status_code,
-            fields,
-            address_of(answer),
-            redirects,
-            chain.repeat,
-            chain.has_acted,
-            answer,
+            url=hop.url,
+            method=hop.method,
+            status=answer.status_code,
+            headers=answer.extensions[_FIELDS],
+            address=address_of(answer),
+            redirects=tuple(earlier.url for earlier in before),
+            repeat=chain.repeat,
+            has_acted=chain.has_acted,
+            answer=answer,
         )
 
-    def _prepared(self, hop: Hop, request: HttpRequest, delivery: Delivery) -> httpx.Request:
+    def _prepare_request(self, hop: Hop, request: HttpRequest, delivery: Delivery) -> httpx.Request:
         fields = {
             "user-agent": self._user_agent,
             "accept": request.accept,
@@ -367,7 +364,7 @@ class EgressClient:
         if hop.body or hop.method in {"POST", "PUT", "PATCH"}:
             fields["content-length"] = str(len(hop.body))
         origin = _origin(hop.url.scheme, hop.url.authority)
-        extensions = checked_as(hop.url, delivery)
+        extensions = checked_extensions(hop.url, delivery)
         return httpx.Request(hop.method, origin, headers=fields, content=hop.body or None, extensions=extensions)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import h11
 
-from toolhub_service.egress.wire import Breakage, WireError
+from toolhub_service.egress.breakage import Breakage, WireError
 
 # Bounds of one kind of framing.
 

@@ -14,10 +14,10 @@ from msgspec import structs
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.result import Outcome
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 
 
-def masked_outcome(outcome: Outcome, mask: Mask) -> Outcome:
+def mask_outcome(outcome: Outcome, mask: Mask) -> Outcome:
     evidence = tuple(
         each._replace(
             ref=mask.text(each.ref),
@@ -31,7 +31,7 @@ def masked_outcome(outcome: Outcome, mask: Mask) -> Outcome:
     return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence, said=said)
 
 
-def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
+def mask_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
     error, upstream = failure.error, failure.error.upstream
     if upstream is not None:
         upstream = structs.replace(upstream, excerpt=mask.text(upstream.excerpt))
@@ -44,13 +44,13 @@ HIDES: ContextVar[Callable[[], Mask] | None] = ContextVar("hides", default=None)
 """Returns the mask of the secrets that the running call has sent so far; None: it has sent none."""
 
 
-def masked_bytes(data: bytes) -> bytes:
+def mask_bytes(data: bytes) -> bytes:
     """Return bytes that are stored for the running call, apart from its outcome, without its caller's secret."""
     hides = HIDES.get()
     return data if hides is None else hides().data(data)
 
 
-def masked_cut(data: bytes, mask: Mask | None) -> bytes:
+def mask_cut(data: bytes, mask: Mask | None) -> bytes:
     """Return the beginning of a body without secrets, nor the part of one that is left at the cut."""
     return data if mask is None else mask.cut(data)
 

@@ -20,8 +20,8 @@ import yaml
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, EXECUTE_COMMAND, NETWORK, READ_FS, WRITE_FS
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.dangerous_commands import runs_others
+from toolhub_service.guards.commands.dangerous import runs_others
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS
 from toolhub_service.guards.paths import check_path
 from toolhub_service.policy.guard_values import canonical_pattern
 

@@ -105,7 +105,7 @@ def is_allowed(address: str, networks: Networks) -> bool:
         return False
     opened, blocked = _networks(networks.opened), _networks(networks.blocked)
     return all(
-        (_is_public(face) or _is_opened(face, opened)) and not any(face in network for network in blocked)
+        (_is_public(face) or is_in_opened_networks(face, opened)) and not any(face in network for network in blocked)
         for face in _faces(parsed)
     )
 
@@ -122,10 +122,10 @@ def _faces(address: Address) -> Iterator[Address]:
         yield address.ipv4_mapped
     else:
         yield address
-        yield from _carried(address)
+        yield from embedded_ipv4_addresses(address)
 
 
-def _carried(address: IPv6Address) -> Iterator[IPv4Address]:
+def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
     value = int(address)
     if address in _SIX_TO_FOUR:
         yield IPv4Address(value >> 80 & 0xFFFFFFFF)
@@ -142,7 +142,7 @@ def _is_public(face: Address) -> bool:
     return face in ALLOCATED_V6 and not any(face in network for network in FORBIDDEN_V6)
 
 
-def _is_opened(face: Address, opened: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+def is_in_opened_networks(face: Address, opened: tuple[IPv4Network | IPv6Network, ...]) -> bool:
     if face in METADATA:
         return any(face in network and network.num_addresses == 1 for network in opened)
     return any(face in network for network in opened)

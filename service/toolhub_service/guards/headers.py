@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import MARK
 
 Headers = tuple[tuple[str, str], ...]
@@ -53,10 +53,10 @@ def check_request_headers(headers: Mapping[str, str]) -> Headers:
         raise _bad(f"send at most {HEADERS_MAX} headers")
     checked: dict[str, str] = {}
     for written, value in headers.items():
-        name = _checked_name(written)
+        name = check_header_name(written)
         if name in checked:
             raise _bad(f"header {name} is given twice, in different spellings")
-        checked[name] = _checked_value(name, value)
+        checked[name] = check_header_value(name, value)
     if sum(len(name) + len(value) for name, value in checked.items()) > HEADERS_MAX_BYTES:
         raise _bad(f"all headers together must not exceed {HEADERS_MAX_BYTES} bytes")
     return tuple(checked.items())
@@ -78,13 +78,13 @@ def shown_response_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, 
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()
         if name in shown:
-            shown[name] = _shown_value(name, f"{shown[name]}, {raw_value.decode('latin-1')}")
+            shown[name] = hide_header_value(name, f"{shown[name]}, {raw_value.decode('latin-1')}")
         elif len(shown) < HEADERS_MAX:
-            shown[name] = _shown_value(name, raw_value.decode("latin-1"))
+            shown[name] = hide_header_value(name, raw_value.decode("latin-1"))
     return shown
 
 
-def _checked_name(written: str) -> str:
+def check_header_name(written: str) -> str:
     if not _NAME.fullmatch(written):
         raise _bad("a header name may hold letters, digits and hyphens only")
     name = written.lower()
@@ -94,7 +94,7 @@ def _checked_name(written: str) -> str:
     return name
 
 
-def _checked_value(name: str, value: str) -> str:
+def check_header_value(name: str, value: str) -> str:
     if not _VALUE.fullmatch(value):
         raise _bad(f"the value of header {name} may hold printable ASCII only, no line breaks")
     if len(value) > HEADER_VALUE_MAX_BYTES:
@@ -102,7 +102,7 @@ def _checked_value(name: str, value: str) -> str:
     return value.strip(" \t")
 
 
-def _shown_value(name: str, value: str) -> str:
+def hide_header_value(name: str, value: str) -> str:
     if is_secret_name(name):
         return MARK
     if len(value) > SHOWN_VALUE_MAX_CHARS:

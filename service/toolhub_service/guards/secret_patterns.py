@@ -1,29 +1,14 @@
-"""Which names indicate a secret: `password`, `apiKey`, `X-Auth-Token`, `client-secret`, in any spelling.
+"""Recognition of secrets by their form alone: token families, armoured keys, credentials in URLs.
 
-A name is split into words at case changes and at anything that is not a letter; its last words decide, so
-`access_token` does and `token_type`, `max_tokens_per_min` or `secret_name` do not.
+Families are (prefix, rest): the prefix alone is the cheap sign that a text must be searched in full, prefix and rest
+together are removed. Forms follow the public rules of gitleaks and of the issuers' own documentation; lengths are
+lower bounds, because a token that was cut is still worth hiding. All patterns are RE2 (linear time) over bytes, so
+that text of any kind, invalid UTF-8 included, can be searched.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import json
-import re
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any, Final
-from urllib.parse import quote, quote_plus
-
-import orjson
-import re2
-
-# Recognition of secrets by their form alone: token families, armoured keys, credentials in URLs.
-#
-# Families are (prefix, rest): the prefix alone is the cheap sign that a text must be searched in full, prefix and rest
-# together are removed. Forms follow the public rules of gitleaks and of the issuers' own documentation; lengths are
-# lower bounds, because a token that was cut is still worth hiding. All patterns are RE2 (linear time) over bytes, so
-# that text of any kind, invalid UTF-8 included, can be searched.
+from typing import Final
 
 EDGE: Final = r"(?:\b|\\[bfnrt])"
 """The start of a word, also in JSON text, where a line break before it is written `\\n` and ends in a letter."""
@@ -152,125 +137,3 @@ CURL_USER: Final = (
 )
 CURL_SIGN: Final = r"""[\s"](?:-u|--user|--proxy-user)[\s=",]"""
 CURL_USER_FLAGS: Final = frozenset({"-u", "--user", "--proxy-user"})
-
-
-# The forms in which a known secret can occur: plain, in JSON (also twice), in a repr, HTML, a URL, in hex, and inside
-# base64 at any of its three offsets (so that `Basic base64(user:secret)` is found without decoding).
-
-# Hiding shorter values would make the text unreadable and protect nothing.
-_MIN_CHARS: Final = 4
-_MIN_ENCODED_CHARS: Final = 6
-_PERCENT_RE: Final = re.compile("%[0-9A-F]{2}")
-
-
-def known_pattern(secrets: Iterable[str]) -> bytes:
-    """Return an RE2 alternation of every form of the known values, the longest first."""
-    return b"|".join(map(re2.escape, known_spellings(secrets)))
-
-
-def known_spellings(secrets: Iterable[str]) -> list[bytes]:
-    """Return every form of the known values, the longest first."""
-    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    return sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
-
-
-def _spellings(secret: str) -> set[bytes]:
-    """Yield the value plain and in each of the usual encodings."""
-    if len(secret.strip()) < _MIN_CHARS:
-        return set()
-    raw = secret.encode("utf-8", "surrogatepass")
-    escaped = {
-        orjson.dumps(raw.decode("utf-8", "replace")).decode()[1:-1],
-        json.dumps(secret)[1:-1],
-        repr(secret)[1:-1],
-    }
-    escaped |= {json.dumps(once)[1:-1] for once in escaped} | {html.escape(secret)}
-    quoted = {quote(raw, safe=""), quote_plus(raw), quote(raw)}
-    found = {raw, *(text.encode("utf-8", "surrogatepass") for text in escaped | quoted)}
-    found |= {_PERCENT_RE.sub(lambda hexadecimal: hexadecimal.group().lower(), text).encode() for text in quoted}
-    if len(raw) >= _MIN_ENCODED_CHARS:
-        for skip in range(3):
-            found |= {_base64_core(raw, skip, base64.b64encode), _base64_core(raw, skip, base64.urlsafe_b64encode)}
-        found |= {spelling.encode() for spelling in _spelled_out(raw)}
-    return found
-
-
-def _spelled_out(raw: bytes) -> set[str]:
-    """Return the forms in which every byte, or every UTF-16 unit, is written as a number; digits of either case."""
-    units = raw.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass").hex()
-    by_unit = "".join(rf"\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-    forms = {raw.hex(), raw.hex(":"), "".join(f"%{byte:02x}" for byte in raw), by_unit}
-    forms.add("".join(rf"\x{byte:02x}" for byte in raw))
-    return forms | {_with_large_digits(form) for form in forms}
-
-
-def _with_large_digits(form: str) -> str:
-    return form.upper().replace(r"\U", r"\u").replace(r"\X", r"\x")
-
-
-def _base64_core(raw: bytes, skip: int, encode: Any) -> bytes:
-    """Return the characters that do not depend on what precedes or follows the value."""
-    encoded = encode(b"\0" * skip + raw).rstrip(b"=")
-    start = (0, 2, 3)[skip]
-    stable = (skip + len(raw)) * 8 // 6
-    return bytes(encoded[start:stable])
-
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_TAIL_IGNORED = frozenset(
-    {
-        *("value", "values", "plain", "plaintext", "raw", "string", "str", "hash", "encoded", "b"),
-        *("v", "old", "new", "current", "previous", "backup", "prod", "production", "staging", "dev", "test", "live"),
-    }
-)
-_ALONE = frozenset(
-    {
-        *("password", "passwords", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets", "token", "tokens"),
-        *("authorization", "auth", "bearer", "jwt", "cookie", "cookies", "credential", "credentials", "creds", "cred"),
-        *("apikey", "apikeys", "sas", "otp", "totp", "psk", "sessionid"),
-        *("pin", "cvv", "ssn", "mnemonic", "kubeconfig"),
-    }
-)
-_AFTER_ANOTHER = frozenset({"pass", "pw"})
-_KEY_OF = frozenset(
-    {
-        *("api", "access", "private", "secret", "signing", "encryption", "master", "account", "shared", "auth"),
-        *("service", "client", "storage", "hmac", "decryption", "subscription", "admin", "app", "application"),
-    }
-)
-_PHRASES = frozenset(
-    {
-        *(("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str")),
-        *(("seed", "phrase"), ("kube", "config")),
-    }
-)
-_JOINED = re.compile(
-    r"(?:password|passwd|passphrase|secret|token|apikey|accesskey|privatekey|secretkey|authkey|credentials?|cookie)s?$"
-)
-
-NAME_SIGN: Final = (
-    r"(?i:passw|passp|passc|[_\-]pass|pwd|secret|token|(?:api|access|private|signing|encryption|master|account|shared|auth"
-    r"|service|client|storage|hmac|decryption|subscription|admin|app|application)[ _\-]?key|authoriz|auth\b|auth[_\-]"
-    r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid"
-    r"|mnemonic|kube[ _\-]?config|seed[ _\-]?phrase|conn(?:ection)?[ _\-]?str)"
-)
-"""RE2: occurs in every text that contains a name accepted by `is_secret_name` (and in some others)."""
-
-
-@lru_cache(maxsize=8192)
-def is_secret_name(name: str) -> bool:
-    """Return whether a value under this name must not be shown."""
-    words = [word.lower() for word in _WORD.findall(name[-200:])]
-    if tuple(words[-2:]) in _PHRASES:
-        return True
-    while len(words) > 1 and words[-1] in _TAIL_IGNORED:
-        words.pop()
-    if not words:
-        return False
-    last = words[-1]
-    if last in _ALONE or _JOINED.search(last):
-        return True
-    before = words[-2] if len(words) > 1 else ""
-    if last in ("key", "keys"):
-        return before in _KEY_OF
-    return bool(before) and last in _AFTER_ANOTHER

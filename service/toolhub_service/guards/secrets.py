@@ -1,27 +1,26 @@
 """The redactor that every sink shares: logs, spans, labels, errors, evidence, audit events, job events.
 
-It knows secrets in three ways, in this order: known secret values (also URL-encoded, JSON-escaped or inside base64),
-names that indicate a secret, and the form of the text itself (`secret_patterns`). Most text contains no secret, so one
-RE2 search for any sign of one comes first and returns in about a microsecond. Redaction is idempotent and never raises:
-when in doubt it hides more.
+It knows secrets in three ways, in this order: known secret values (in all forms of `secret_spellings`), names that
+indicate a secret (`secret_names`), and the form of the text itself (`secret_patterns`). Most text contains no secret,
+so one RE2 search for any sign of one comes first and returns in about a microsecond. Redaction is idempotent and never
+raises: when in doubt it hides more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 import orjson
 import re2
 
-from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.secret_names import NAME_SIGN, is_secret_name
 from toolhub_service.guards.secret_patterns import (
     CURL_SIGN,
     CURL_USER,
     CURL_USER_FLAGS,
     EDGE,
     FAMILIES,
-    NAME_SIGN,
     PRIVATE_KEY,
     PRIVATE_KEY_SIGN,
     QUERY,
@@ -31,10 +30,8 @@ from toolhub_service.guards.secret_patterns import (
     URL_SECOND,
     URL_SIGN,
     URL_USERINFO,
-    is_secret_name,
-    known_pattern,
-    known_spellings,
 )
+from toolhub_service.guards.secret_spellings import known_pattern
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns the text without the secrets that the hub knows or recognises: for users that need only this of the
@@ -42,7 +39,7 @@ redactor."""
 
 
 MARK: Final = "***"
-_MARK: Final = MARK.encode()
+MARK_BYTES: Final = MARK.encode()
 _MAX_DEPTH: Final = 200
 # Hiding one secret can expose the edge of another; two passes suffice for nearly everything.
 _MAX_PASSES: Final = 4
@@ -128,7 +125,7 @@ class Redactor:
                 break
         return data.decode("utf-8", "surrogatepass")
 
-    def known(self, text: str) -> str:
+    def hide_known_values(self, text: str) -> str:
         """Return the text with only known secret values replaced, by their length."""
         if self._known is None:
             return text
@@ -156,8 +153,8 @@ class Redactor:
 
     def _clean(self, data: bytes) -> bytes:
         if self._known is not None:
-            data = self._known.sub(_MARK, data)
-        data = _PRIVATE_KEY_RE.sub(_MARK, data)
+            data = self._known.sub(MARK_BYTES, data)
+        data = _PRIVATE_KEY_RE.sub(MARK_BYTES, data)
         data = _URL_RE.sub(_hide_userinfo, data)
         data = _URL_PASSWORD_RE.sub(_hide_url_password, data)
         data = _HEADER_RE.sub(_hide_header, data)
@@ -189,14 +186,14 @@ class Redactor:
         for raw_name, item in value.items():
             name = raw_name if isinstance(raw_name, str) else str(raw_name)
             secret = is_secret_name(name) or (labelled and name == "value")
-            shown[self.text(name)] = _hidden(name, item) if secret else self._redact_value(item, depth + 1)
+            shown[self.text(name)] = hide_member(name, item) if secret else self._redact_value(item, depth + 1)
         return shown
 
     def _redact_array(self, items: list[Any], depth: int) -> list[Any]:
         """Redact an array by its items; `["authorization", …]` counts as a name with its value, and so does a flag in
         argv."""
         if len(items) == 2 and isinstance(items[0], str) and is_secret_name(items[0]):
-            return [self.text(items[0]), _hidden(items[0], items[1])]
+            return [self.text(items[0]), hide_member(items[0], items[1])]
         before = ["", *items]
         return [
             MARK if _flag_announces(flag, item) else self._redact_value(item, depth + 1)
@@ -218,7 +215,7 @@ def _flag_announces(flag: Any, item: Any) -> bool:
     return "=" not in flag and not item.startswith("-") and is_secret_name(flag)
 
 
-def _hidden(name: str, value: Any) -> Any:
+def hide_member(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool) or value == "":
         return value
     if isinstance(value, int | float) and name.lower().endswith("tokens"):
@@ -227,26 +224,26 @@ def _hidden(name: str, value: Any) -> Any:
 
 
 def _hide_userinfo(match: Any) -> Any:
-    return match.group(0) if match.group(2) == b"git" else match.group(1) + _MARK + b"@"
+    return match.group(0) if match.group(2) == b"git" else match.group(1) + MARK_BYTES + b"@"
 
 
 def _hide_url_password(match: Any) -> Any:
     port = match.group(2).split(b"/", 1)[0]
-    return match.group(0) if port.isdigit() and len(port) <= 5 else match.group(1) + _MARK + b"@"
+    return match.group(0) if port.isdigit() and len(port) <= 5 else match.group(1) + MARK_BYTES + b"@"
 
 
 def _hide_header(match: Any) -> bytes:
     value = match.group(3)
-    return bytes(match.group(1) + match.group(2) + _MARK + value[len(value.rstrip()) :])
+    return bytes(match.group(1) + match.group(2) + MARK_BYTES + value[len(value.rstrip()) :])
 
 
 def _hide_last(match: Any) -> bytes:
-    return bytes(match.group(1) + _MARK)
+    return bytes(match.group(1) + MARK_BYTES)
 
 
 def _hide_curl_user(match: Any) -> Any:
     """Hide the password in `-u user:password`; `-u user` contains none, because curl asks for it later."""
-    return match.group(1) + _MARK if b":" in match.group(2) else match.group(0)
+    return match.group(1) + MARK_BYTES if b":" in match.group(2) else match.group(0)
 
 
 def _hide_scheme(match: Any) -> bytes:
@@ -254,7 +251,7 @@ def _hide_scheme(match: Any) -> bytes:
     credential = match.group(3)
     if credential.isalpha() and (credential.islower() or credential.istitle()):
         return bytes(match.group(0))
-    return bytes(match.group(1) + match.group(2) + _MARK)
+    return bytes(match.group(1) + match.group(2) + MARK_BYTES)
 
 
 def _hide_named(match: Any) -> bytes:
@@ -290,82 +287,11 @@ def _hide_flag(match: Any) -> bytes:
 def _hide_value(name: bytes, value: bytes) -> bytes:
     """Return the mark in the value's own quotes; an object or an array is hidden as a whole."""
     if value[:1] in (b"{", b"["):
-        return _MARK
+        return MARK_BYTES
     quotes = _OPENING_RE.match(value)
     opening = b"" if quotes is None else bytes(quotes.group(0))
     bare = value[len(opening) :]
     content = bare.rstrip(b"\\\"'") if opening else bare.rstrip(_CLOSERS)
     if content.lower() in _NOTHING or (content.isdigit() and name.lower().endswith(b"tokens")):
         return value
-    return opening + _MARK + bare[len(content) :]
-
-
-# Removes known values and nothing else, for text whose exact wording matters, such as a definition.
-#
-# The redactor also uses names and forms, and everything that the hub knows: it would remove a property `password` from
-# a schema, and a digest over the text would change whenever the hub learned a secret. A mask hides only the values that
-# it was created with, in every usual form, wherever they occur.
-
-
-_CUT_MIN_BYTES: Final = 4
-
-
-class Mask:
-    """Safe to share between threads."""
-
-    def __init__(self, values: Iterable[str] = ()) -> None:
-        self._spellings = known_spellings(values)
-        pattern = b"|".join(map(re2.escape, self._spellings))
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.log_errors = False
-        self._known = re2.compile(pattern, options) if pattern else None
-        self.longest_bytes = len(pattern)
-        """Length of the longest form of a value."""
-
-    def finds(self, data: bytes) -> bool:
-        """Return whether one of the values occurs in the text (UTF-8, or JSON)."""
-        return self._known is not None and self._known.search(data) is not None
-
-    def text(self, text: str) -> str:
-        if self._known is None:
-            return text
-        data = text.encode("utf-8", "surrogatepass")
-        return cast(bytes, self._known.sub(_MARK, data)).decode("utf-8", "surrogatepass")
-
-    def data(self, data: bytes) -> bytes:
-        return data if self._known is None else cast(bytes, self._known.sub(_MARK, data))
-
-    def cut(self, data: bytes) -> bytes:
-        """As `data`, for text that was cut: the beginning of a value at its end is hidden, too. Otherwise whoever
-        chooses the place of the cut could read all but the last letter."""
-        data = self.data(data)
-        cuts = filter(None, (_beginning_at_end(spelling, data) for spelling in self._spellings))
-        longest = max(cuts, default=0)
-        return data[:-longest] + _MARK if longest else data
-
-    def object(self, value: JsonObject) -> JsonObject:
-        """Mask names and values at all levels; the caller ensures that the depth stays within the interpreter's
-        recursion limit."""
-        return {self.text(name): self.value(member) for name, member in value.items()}
-
-    def value(self, value: JsonValue) -> JsonValue:
-        """As `object`."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, Mapping):
-            return self.object(value)
-        if isinstance(value, Sequence):
-            return [self.value(item) for item in value]
-        return value
-
-
-def _beginning_at_end(spelling: bytes, data: bytes) -> int:
-    """Return how many bytes of the form's beginning the data ends with; 0 when too few to reveal anything."""
-    tail = data[-len(spelling) :]
-    place = tail.find(spelling[:_CUT_MIN_BYTES])
-    while place >= 0:
-        if spelling.startswith(tail[place:]):
-            return len(tail) - place
-        place = tail.find(spelling[:_CUT_MIN_BYTES], place + 1)
-    return 0
+    return opening + MARK_BYTES + bare[len(content) :]

@@ -15,95 +15,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
-
-import idna
-import msgspec
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import Networks, is_allowed
-from toolhub_service.guards.secret_patterns import is_secret_name
-from toolhub_service.guards.secrets import MARK
-
-# One form for every host: what a URL may name, and how it is written from then on.
-#
-# The result is either a canonical address (`127.0.0.1`, `::1`) or an ASCII name in lower case without a trailing dot.
-# Whatever a resolver or a C library could read as an address in another form (`127.1`, `0x7f000001`, `017700000001`,
-# `2130706433`) is refused, by the rule of the URL standard: a host whose last label is a number is an address or
-# invalid.
-#
-# Sources: RFC 1123 §2.1, RFC 3986 §3.2.2, RFC 5891 (IDNA2008, mapped by UTS 46), WHATWG URL "ends in a number".
-
-_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
-_NAME_MAX_CHARS = 253
-
-
-class Host(msgspec.Struct, frozen=True):
-    """A host as it is compared, resolved and dialled."""
-
-    name: str
-    """Canonical address without brackets, or ASCII name in lower case."""
-    is_address: bool
-
-
-@lru_cache(maxsize=4096)
-def canonical_host(written: str) -> Host:
-    """Return the host of a URL in canonical form. Raises ToolFailure INVALID_INPUT for a host that the hub does not
-    dial."""
-    if written.startswith("["):
-        return _ipv6(written)
-    name = written if written.isascii() else _ascii(written)
-    name = name.lower().removesuffix(".")
-    last_label = name.rpartition(".")[2]
-    if _NUMBER.fullmatch(last_label):
-        return _ipv4(name)
-    if len(name) > _NAME_MAX_CHARS or not _NAME.fullmatch(name):
-        raise _not_a_host("write a host name such as api.example.com, without escapes, scopes or empty labels")
-    if "xn--" in name:
-        _check_punycode(name)
-    return Host(name, is_address=False)
-
-
-def _ipv6(written: str) -> Host:
-    if not written.endswith("]") or "%" in written:
-        raise _not_a_host("write an IPv6 address in brackets and without a scope, such as [2001:4860:4860::8888]")
-    try:
-        return Host(str(IPv6Address(written[1:-1])), is_address=True)
-    except AddressValueError:
-        raise _not_a_host("what is between the brackets is not an IPv6 address") from None
-
-
-def _ipv4(name: str) -> Host:
-    try:
-        return Host(str(IPv4Address(name)), is_address=True)
-    except AddressValueError:
-        raise _not_a_host("write an IPv4 address as four decimal numbers, such as 192.0.2.1") from None
-
-
-def _ascii(written: str) -> str:
-    try:
-        return idna.encode(written, uts46=True, std3_rules=True, transitional=False).decode("ascii")
-    except idna.IDNAError:
-        raise _not_a_host("the name is not a valid internationalized domain name (IDNA2008)") from None
-
-
-def _check_punycode(name: str) -> None:
-    try:
-        for label in name.split("."):
-            if label.startswith("xn--"):
-                idna.ulabel(label)
-    except idna.IDNAError:
-        raise _not_a_host("a label that begins with xn-- is not valid punycode (IDNA2008)") from None
-
-
-def _not_a_host(what_to_do: str) -> ToolFailure:
-    return refuse(ErrorKind.INVALID_INPUT, f"The host of the URL is invalid: {what_to_do}.")
-
+from toolhub_service.guards.hosts import canonical_host
 
 URL_MAX_BYTES = 8 * 1024
 DEFAULT_PORTS = {"https": 443, "http": 80}
@@ -172,18 +89,25 @@ def check_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> CheckedU
     parsed = parse_url(url)
     named = [rule for rule in egress if _names_host(rule, parsed)]
     if not named:
-        raise _host_refused(parsed, egress)
+        raise refuse_host(parsed, egress)
     matching = [rule for rule in named if _fits(rule, parsed, method)]
     if not matching:
-        raise _use_refused(parsed, method, named)
+        raise refuse_use(parsed, method, named)
     networks = Networks(
         tuple(sorted({cidr for rule in matching for cidr in rule.cidrs})),
         tuple(sorted({cidr for rule in egress for cidr in rule.blocked_cidrs})),
     )
     if parsed.is_address and not is_allowed(parsed.host, networks):
-        raise address_refused(parsed.host)
-    retries = any(rule.retry_with_key for rule in matching)
-    return CheckedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, networks, retries)
+        raise refuse_address(parsed.host)
+    return CheckedUrl(
+        scheme=parsed.scheme,
+        host=parsed.host,
+        port=parsed.port,
+        target=parsed.target,
+        is_address=parsed.is_address,
+        networks=networks,
+        retry_with_key=any(rule.retry_with_key for rule in matching),
+    )
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:
@@ -205,9 +129,9 @@ def parse_url(url: str) -> ParsedUrl:
     scheme, authority, path, query = match.group(1).lower(), match.group(2), match.group(3), match.group(4)
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        raise _authority_refused(authority)
+        raise refuse_authority(authority)
     host = canonical_host(parts.group(1))
-    target = canonical_path(path) + (_spelt(query) if query else "")
+    target = canonical_path(path) + (normalise_escapes(query) if query else "")
     return ParsedUrl(scheme, host.name, _port(parts.group(2), scheme), target, host.is_address)
 
 
@@ -230,7 +154,7 @@ def _port(written: str | None, scheme: str) -> int:
 def canonical_path(path: str) -> str:
     """Return a path in its normal form (RFC 3986 §6.2.2). Raises ToolFailure INVALID_INPUT where servers would
     differ."""
-    path = _spelt(path or "/")
+    path = normalise_escapes(path or "/")
     if "/." in path:
         path = _without_dot_segments(path)
     if "." in path and _CLIMBS.search(path):
@@ -238,14 +162,14 @@ def canonical_path(path: str) -> str:
     return path
 
 
-def _spelt(text: str) -> str:
+def normalise_escapes(text: str) -> str:
     """Return ASCII without unnecessary escapes."""
     if not _TARGET.fullmatch(text):
         text = quote(text, safe=_TARGET_SAFE)
-    return _ESCAPE.sub(_unescaped, text) if "%" in text else text
+    return _ESCAPE.sub(unescape_unreserved, text) if "%" in text else text
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def unescape_unreserved(escape: re.Match[str]) -> str:
     character = chr(int(escape[1], 16))
     return character if character in _UNRESERVED else escape[0].upper()
 
@@ -288,7 +212,7 @@ def _is_under(prefixes: tuple[str, ...], url: ParsedUrl) -> bool:
     return any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for prefix in prefixes)
 
 
-def address_refused(host: str) -> ToolFailure:
+def refuse_address(host: str) -> ToolFailure:
     """For a host that leads to an address outside the public Internet; the address itself is not shown."""
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
@@ -298,7 +222,7 @@ def address_refused(host: str) -> ToolFailure:
     )
 
 
-def _host_refused(url: ParsedUrl, egress: tuple[EgressRule, ...]) -> ToolFailure:
+def refuse_host(url: ParsedUrl, egress: tuple[EgressRule, ...]) -> ToolFailure:
     allowed = sorted({host for rule in egress for host in rule.hosts})[:_SHOWN_HOSTS_MAX]
     what_to_do = f"Use one of: {', '.join(allowed[:10])}" if allowed else "No host is allowed for this call"
     return refuse(
@@ -309,7 +233,7 @@ def _host_refused(url: ParsedUrl, egress: tuple[EgressRule, ...]) -> ToolFailure
     )
 
 
-def _use_refused(url: ParsedUrl, method: str, named: list[EgressRule]) -> ToolFailure:
+def refuse_use(url: ParsedUrl, method: str, named: list[EgressRule]) -> ToolFailure:
     methods = sorted({known for rule in named for known in rule.methods})
     schemes = sorted({scheme for rule in named for scheme in rule.schemes})
     ports = sorted({port for rule in named for port in _ports(rule)})
@@ -332,7 +256,7 @@ def _ports(rule: EgressRule) -> frozenset[int]:
     return rule.ports or frozenset(DEFAULT_PORTS[scheme] for scheme in rule.schemes if scheme in DEFAULT_PORTS)
 
 
-def _authority_refused(authority: str) -> ToolFailure:
+def refuse_authority(authority: str) -> ToolFailure:
     if "@" in authority:
         return _not_a_url("leave out user name and password; send credentials as a header")
     return _not_a_url("after the scheme write a host and, if needed, a port, such as https://api.example.com:8443/")
@@ -340,26 +264,3 @@ def _authority_refused(authority: str) -> ToolFailure:
 
 def _not_a_url(what_to_do: str) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, f"The URL is invalid: {what_to_do}.")
-
-
-# A URL as it may occur in evidence and messages: no user name, no password, no fragment, no secret in its query.
-
-_SHOWN_MAX_CHARS = 2_000
-_SECRET_NAMES = frozenset({"assertion", "code", "key", "pin", "samlresponse", "sid", "sig", "signature", "state"})
-
-
-def shown_url(url: ParsedUrl) -> str:
-    """Return the URL with the values of secret-looking query parameters redacted; at most 2,000 characters."""
-    target, question, query = url.target.partition("?")
-    values = "&".join(map(_shown_parameter, query.split("&")))
-    shown = f"{url.scheme}://{url.authority}{target}{question}{values if query else ''}"
-    return shown if len(shown) <= _SHOWN_MAX_CHARS else shown[:_SHOWN_MAX_CHARS] + "…"
-
-
-def _shown_parameter(parameter: str) -> str:
-    name, equals, _ = parameter.partition("=")
-    if equals and (
-        name.lower().removeprefix("x-amz-").removeprefix("x-goog-") in _SECRET_NAMES or is_secret_name(name)
-    ):
-        return f"{name}={MARK}"
-    return parameter

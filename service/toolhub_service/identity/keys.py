@@ -19,7 +19,8 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.egress.client import EgressClient, HttpRequest
-from toolhub_service.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.schema import strict_json

@@ -65,7 +65,7 @@ from toolhub_service.runtime.approvals.refusals import AGAIN
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
-from toolhub_service.schema.defaults import for_tool
+from toolhub_service.schema.tool_schemas import for_tool
 
 _CALLERS_LOGIN: Final = "toolhub credentials login"
 _INPUT: Final = "approval"

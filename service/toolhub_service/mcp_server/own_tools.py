@@ -30,8 +30,9 @@ from toolhub_service.mcp_server.program_stubs import NONE_FOUND, stubs_of
 from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export.definitions import mcp_hints
 from toolhub_service.runtime.jobs.watch import unknown
+from toolhub_service.search.filters import ToolFilter
 from toolhub_service.search.listing import PageRequest, Viewer, search_tools
-from toolhub_service.search.search import NO_MEANING, ToolFilter
+from toolhub_service.search.search import NO_MEANING
 
 CALL_TOOL: Final = "call_tool"
 

@@ -16,9 +16,9 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Constraints
-from toolhub_service.guards.commands import argv_of, check_command
+from toolhub_service.guards.commands.check import argv_of, check_command
 from toolhub_service.guards.paths import check_path
-from toolhub_service.guards.sql import check_sql, database_named, read_sql
+from toolhub_service.guards.sql.check import check_sql, find_database, read_sql
 from toolhub_service.guards.urls import check_url
 
 PATH_GUARD = "guard:path"
@@ -112,7 +112,7 @@ def check_one_value(planned: PlannedCall, role: ArgumentRole, value: JsonValue, 
     elif role is ArgumentRole.COMMAND:
         _check_command(planned, value, constraints)
     elif role is ArgumentRole.SQL:
-        terms = database_named(planned.args.get("connection"), planned.spec.databases)
+        terms = find_database(planned.args.get("connection"), planned.spec.databases)
         # Whether it may write depends on the tool, not on the statement: core/db.query never writes.
         check_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
     elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so both are checked with the URL
@@ -137,6 +137,6 @@ def statement_of(planned: PlannedCall) -> Statement | None:
     if not isinstance(value, str):
         return None
     try:
-        return read_sql(value, database_named(planned.args.get("connection"), planned.spec.databases))
+        return read_sql(value, find_database(planned.args.get("connection"), planned.spec.databases))
     except ToolFailure:
         return None

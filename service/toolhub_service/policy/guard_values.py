@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.urls import canonical_host, canonical_path
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS
+from toolhub_service.guards.hosts import canonical_host
+from toolhub_service.guards.urls import canonical_path
 from toolhub_service.policy.document import Command, Egress, SandboxRule
 
 

@@ -12,7 +12,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
 from toolhub_service.domain.verdict import Constraints, Effect, Verdict
-from toolhub_service.guards.commands import check_command
+from toolhub_service.guards.commands.check import check_command
 from toolhub_service.guards.urls import check_url, parse_url
 from toolhub_service.policy.arguments import (
     COMMAND_GUARD,

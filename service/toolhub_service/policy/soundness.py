@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
-from toolhub_service.guards.command_grammar import compiles
-from toolhub_service.guards.commands import rule_faults
+from toolhub_service.guards.commands.check import rule_faults
+from toolhub_service.guards.commands.grammar import compiles
 from toolhub_service.guards.urls import canonical_path
 from toolhub_service.policy.document import Command, Egress, PolicyDocument
 from toolhub_service.policy.guard_values import canonical_pattern, command_rule

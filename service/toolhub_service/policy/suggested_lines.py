@@ -13,9 +13,9 @@ from ipaddress import ip_address, ip_network
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.guards.addresses import is_public
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.commands import check_command
-from toolhub_service.guards.dangerous_commands import danger_of, runs_others
+from toolhub_service.guards.commands.check import check_command
+from toolhub_service.guards.commands.dangerous import danger_of, runs_others
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS
 from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl
 
 _OPENABLE = tuple(map(ip_network, ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128")))

@@ -20,7 +20,7 @@ from toolhub_service.registry.export.model_arguments import Reading, restore
 from toolhub_service.registry.export.plan_argument import plan_argument
 from toolhub_service.schema import strict_json
 from toolhub_service.schema.compiled import BoundedCache
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 _CACHED_READINGS: Final = 16_384
 _REPAIR: Final = Reading(reads_texts=True)

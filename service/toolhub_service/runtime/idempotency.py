@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from toolhub_service.budget.lease import effective_deadline_s
+from toolhub_service.budget.deadline import effective_deadline_s
 from toolhub_service.domain.call import Call, Mode, PlannedCall
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.key import Claim, EffectKey, KeyRecord

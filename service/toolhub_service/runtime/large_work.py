@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from toolhub_service.aio.cooperative import CpuClock, CpuMeter, CpuShare, in_thread
+from toolhub_service.aio.cooperative import CpuClock, CpuMeter, in_thread
+from toolhub_service.aio.cpu_share import CpuShare
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.ports import Clock
 

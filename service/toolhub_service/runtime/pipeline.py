@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 
 from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.aio.waits import shield_until_done, until_deadline
-from toolhub_service.budget.lease import too_late, within_budget
+from toolhub_service.budget.deadline import refuse_late_call, within_budget
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import ApprovalGate
 from toolhub_service.domain.call import (
@@ -100,7 +100,7 @@ from toolhub_service.runtime.steps import (
     validate_input,
     validate_output,
 )
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 T = TypeVar("T")
 
@@ -235,7 +235,7 @@ class Pipeline:
             await self.recorder.ready()
         now_s = self.clock.monotonic_s()
         if now_s >= granted.deadline_s:  # waiting for a slot or the disk has used the time
-            raise too_late(now_s, granted.deadline_s)
+            raise refuse_late_call(now_s, granted.deadline_s)
 
         begun_ns[EXECUTE] = perf_counter_ns()
         try:

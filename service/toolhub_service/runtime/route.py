@@ -20,7 +20,7 @@ from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.registry.export.names_given import NamesGiven, possible_names
-from toolhub_service.schema.defaults import ToolSchemas, for_tool
+from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
 
 # Most routes kept; the oldest is dropped first.
 _ROUTES_MAX: Final = 16_384

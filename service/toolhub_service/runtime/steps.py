@@ -38,7 +38,7 @@ from toolhub_service.runtime.failures import outcome_unknown, sent_outcome_unkno
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Route
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 
 def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> None:
@@ -147,7 +147,7 @@ async def take_budget(
         is_followed=bool(planned.call.job_id) and adapter.resumes(planned.spec),
     )
     if lease.is_pending:
-        await lease.admitted()
+        await lease.wait_for_admission()
     granted = GrantedCall(
         planned=planned,
         verdict=verdict,

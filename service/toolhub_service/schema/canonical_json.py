@@ -76,16 +76,16 @@ def digest_of(text: bytes) -> str:
 def _dump_large_integers(value: JsonValue) -> bytes:
     """Write a value with integers beyond 64 bits, where orjson stops: they are passed to it already written."""
     try:
-        return orjson.dumps(_with_large_integers_written(value), _plain, _OPTIONS)
+        return orjson.dumps(write_large_integers(value), _plain, _OPTIONS)
     except (orjson.JSONEncodeError, RecursionError):
         raise NotJson("the value is not JSON: only null, booleans, numbers, text, arrays and objects are") from None
 
 
-def _with_large_integers_written(value: Any) -> Any:
+def write_large_integers(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _with_large_integers_written(item) for key, item in value.items()}
+        return {key: write_large_integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_large_integers_written(item) for item in value]
+        return [write_large_integers(item) for item in value]
     if type(value) is int and not -(2**63) <= value < 2**64:
         return orjson.Fragment(_decimal(value))
     return value

@@ -19,6 +19,7 @@ from toolhub_service.domain.errors.failure import ToolFailure, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.schema import violations
 from toolhub_service.schema.canonical_json import NotJson, dumps, measure
+from toolhub_service.schema.pattern_bound import LINEAR_PATTERNS, bound_patterns
 from toolhub_service.schema.references import (
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_DEPTH,
@@ -28,7 +29,7 @@ from toolhub_service.schema.references import (
 )
 from toolhub_service.schema.rules import pointer
 from toolhub_service.schema.strict_json import loads
-from toolhub_service.schema.work_bound import LINEAR_PATTERNS, WorkBound, bound_patterns, bound_work
+from toolhub_service.schema.work_bound import WorkBound, bound_work
 
 # A bounded map that drops what was used least recently.
 
@@ -162,7 +163,7 @@ def _engine(text: bytes) -> jsonschema_rs.Validator:
             text.decode(), offline=True, pattern_options=LINEAR_PATTERNS, validate_formats=False
         )
     except jsonschema_rs.ValidationError as error:
-        raise _refused(error) from None
+        raise explain_refusal(error) from None
     except (ValueError, jsonschema_rs.ReferencingError):
         raise SchemaRefused("invalid", "It cannot be compiled; validate it against its draft.") from None
 
@@ -187,7 +188,7 @@ def _text(schema: JsonObject | bool) -> bytes:
     return text
 
 
-def _refused(error: jsonschema_rs.ValidationError) -> SchemaRefused:
+def explain_refusal(error: jsonschema_rs.ValidationError) -> SchemaRefused:
     kind = error.kind
     where = pointer(error.instance_path) or "the root"
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Referencing):

@@ -137,7 +137,7 @@ class References:
         if found is not None and fragment:
             found = self._anchors.get((url, fragment))
         if found is None:
-            raise _unresolved(reference)
+            raise refuse_outside_reference(reference)
         return found
 
     @property
@@ -154,7 +154,7 @@ class References:
         for name in names_of(pointer):
             found = _step(found, name)
             if found is None:
-                raise _unresolved(reference)
+                raise refuse_outside_reference(reference)
             if isinstance(found, dict):
                 base = self._bases.get(id(found)) or base
         # A pointer may lead to a place that no keyword reaches (`#/x-shared/a`): the reference makes it a schema.
@@ -216,7 +216,7 @@ def _absolute(base: str, reference: str) -> tuple[str, str]:
         # urljoin drops a base whose scheme it does not know, such as `urn:`.
         url, fragment = urldefrag(base + reference if reference.startswith("#") else urljoin(base, reference))
     except ValueError:
-        raise _unresolved(reference) from None
+        raise refuse_outside_reference(reference) from None
     return url, fragment
 
 
@@ -228,6 +228,6 @@ def _step(container: Any, token: str) -> Any:
     return None
 
 
-def _unresolved(reference: str) -> SchemaRefused:
+def refuse_outside_reference(reference: str) -> SchemaRefused:
     shown = reference if len(reference) <= 80 else reference[:79] + "…"
     return SchemaRefused("reference", f"{shown!r} points outside the document; copy its target to $defs.")

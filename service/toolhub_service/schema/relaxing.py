@@ -23,6 +23,7 @@ import jsonschema_rs
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.compiled import BoundedCache, CompiledSchema, compile_schema, read_schema
+from toolhub_service.schema.pattern_bound import unfit_patterns
 from toolhub_service.schema.references import (
     CHILD_MAPS,
     CHILDREN,
@@ -35,7 +36,6 @@ from toolhub_service.schema.references import (
     subschemas,
 )
 from toolhub_service.schema.rules import pointer, shorten
-from toolhub_service.schema.work_bound import unfit_patterns
 
 _REPAIRS_MAX: Final = 64
 _SHOWN_CHARS: Final = 60

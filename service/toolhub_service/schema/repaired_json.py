@@ -24,7 +24,8 @@ import msgspec
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
-from toolhub_service.schema.strict_json import MAX_BYTES, MAX_DEPTH, MAX_INTEGER_DIGITS, lexical_depth, loads
+from toolhub_service.schema.json_structure import lexical_depth
+from toolhub_service.schema.strict_json import MAX_BYTES, MAX_DEPTH, MAX_INTEGER_DIGITS, loads
 
 HALVES: Final = "halves of characters (lone surrogates) were replaced by U+FFFD"
 NOT_UTF8: Final = "bytes that are not UTF-8 were replaced by U+FFFD"
@@ -80,14 +81,14 @@ def repair(data: bytes, *, max_depth: int = MAX_DEPTH) -> Repaired | None:
     value = reader.parse(text)
     if value is _UNREADABLE:
         return None
-    mended = _mended(value, reader.remark, 0) if _may_hold_halves(text) else value
+    mended = mend_value(value, reader.remark, 0) if _may_hold_halves(text) else value
     return Repaired(mended, tuple(reader.remarks))
 
 
 def repair_value(value: JsonValue) -> Repaired:
     """Return a value without NaN, infinities and lone surrogates, which JSON cannot hold."""
     remarks: dict[str, None] = {}
-    return Repaired(_mended(value, remarks.setdefault, 0), tuple(remarks))
+    return Repaired(mend_value(value, remarks.setdefault, 0), tuple(remarks))
 
 
 def repair_evidence(ref: str, remarks: tuple[str, ...]) -> tuple[Evidence, ...]:
@@ -167,7 +168,7 @@ def _may_hold_halves(text: str) -> bool:
     return "\\u" in text or _SURROGATE.search(text) is not None
 
 
-def _mended(value: Any, remark: Callable[[str, None], object], levels: int) -> Any:
+def mend_value(value: Any, remark: Callable[[str, None], object], levels: int) -> Any:
     if isinstance(value, str):
         return _whole(value, remark)
     if isinstance(value, float) and not math.isfinite(value):
@@ -177,11 +178,11 @@ def _mended(value: Any, remark: Callable[[str, None], object], levels: int) -> A
         return value
     if isinstance(value, Mapping):
         return {
-            _whole(name, remark) if isinstance(name, str) else name: _mended(item, remark, levels + 1)
+            _whole(name, remark) if isinstance(name, str) else name: mend_value(item, remark, levels + 1)
             for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_mended(item, remark, levels + 1) for item in value]
+        return [mend_value(item, remark, levels + 1) for item in value]
     return value
 
 

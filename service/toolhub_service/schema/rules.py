@@ -11,7 +11,7 @@ import jsonschema_rs
 
 from toolhub_service.domain.errors.failure import Violation
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.schema.references import beside_references, schema_at, step_of
 
 # Names, values and places in words, short enough for a message.
@@ -109,7 +109,7 @@ def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None =
     message = f"{subject(rule.path)} {text}."
     if not rule.path and text.startswith(_NO_PROPERTY):
         message = f"Unknown property{text.removeprefix(_NO_PROPERTY)}."
-    return Violation(pointer(rule.path), keyword, message, _bounded(expected), hint)
+    return Violation(pointer(rule.path), keyword, message, shorten_expected(expected), hint)
 
 
 def _type(rule: Rule) -> Wording:
@@ -156,9 +156,9 @@ def _const(rule: Rule) -> Wording:
     return f"must be {listing([expected])}, not {rule.got()}", expected, ""
 
 
-def _required(rule: Rule) -> Wording:
+def word_missing_property(rule: Rule) -> Wording:
     name = rule.facts["property"]
-    declared = _declared(rule, name)
+    declared = declaration_of(rule, name)
     facts: dict[str, JsonValue] = {key: declared[key] for key in ("type", "enum", "default") if key in declared}
     if isinstance(declared.get("description"), str):
         facts["description"] = shorten(declared["description"].strip(), 200)
@@ -233,7 +233,7 @@ _WORDINGS: Final[dict[str, Callable[[Rule], Wording]]] = {
     "type": _type,
     "enum": _enum,
     "const": _const,
-    "required": _required,
+    "required": word_missing_property,
     "additionalProperties": _additional,
     "unevaluatedProperties": _additional,
     "minimum": _limit_wording("must be at least {}"),
@@ -263,7 +263,7 @@ _FIXED: Final[dict[str, Wording]] = {
 }
 
 
-def _bounded(expected: JsonValue) -> JsonValue:
+def shorten_expected(expected: JsonValue) -> JsonValue:
     """Return facts from a schema of up to 256 KiB, where they are short enough to be read."""
     if len(json.dumps(expected)) <= _MAX_EXPECTED:
         return expected
@@ -277,7 +277,7 @@ def _limit(facts: dict[str, Any]) -> JsonValue:
     return limit if limit is None or isinstance(limit, int | float | str) else float(limit)
 
 
-def _declared(rule: Rule, name: str) -> dict[str, Any]:
+def declaration_of(rule: Rule, name: str) -> dict[str, Any]:
     properties = rule.parent_schema().get("properties", {})
     declared = properties.get(name) if isinstance(properties, dict) else None
     return beside_references(rule.root, declared)

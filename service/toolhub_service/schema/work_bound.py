@@ -17,10 +17,8 @@ anyway.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from typing import Any, Final
 
-import jsonschema_rs
 import msgspec
 
 from toolhub_service.schema.references import (
@@ -35,74 +33,6 @@ from toolhub_service.schema.references import (
     References,
     SchemaRefused,
 )
-
-# How much memory the patterns of a schema may take: `a{1,100000}` is ten bytes of schema and megabytes of program.
-#
-# Patterns run on the `regex` crate, which has neither look-around nor back-references and is linear in the text, but
-# whose programs grow with counted repetitions. Each distinct pattern is compiled alone under rising limits to find its
-# size, and the total of all is limited.
-
-_SIZES_BYTES: Final = (4 * 1024, 64 * 1024, 1024 * 1024, 4 * 1024 * 1024)
-_MAX_ALL_BYTES: Final = 16 * 1024 * 1024
-_LIMITS: Final = tuple((size, jsonschema_rs.RegexOptions(size_limit=size)) for size in _SIZES_BYTES)
-LINEAR_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_SIZES_BYTES[-1], dfa_size_limit=512 * 1024)
-"""How every schema's patterns are compiled."""
-
-
-_MAX_UNFIT: Final = 32
-
-
-def unfit_patterns(nodes: Iterable[dict[str, Any]]) -> frozenset[str]:
-    """Return the patterns that `bound_patterns` refuses, and those for which no memory is left.
-
-    Raises SchemaRefused `pattern` for more than 32, as looking for each may take some ten milliseconds.
-    """
-    unfit: set[str] = set()
-    left_bytes = _MAX_ALL_BYTES
-    for pattern in sorted(_patterns(nodes)):
-        try:
-            size_bytes = _size_bytes(pattern)
-        except SchemaRefused:
-            size_bytes = _MAX_ALL_BYTES + 1
-        if size_bytes <= left_bytes:
-            left_bytes -= size_bytes
-            continue
-        unfit.add(pattern)
-        if len(unfit) > _MAX_UNFIT:
-            raise SchemaRefused("pattern", f"More than {_MAX_UNFIT} patterns are broken, too large or not linear.")
-    return frozenset(unfit)
-
-
-def bound_patterns(nodes: Iterable[dict[str, Any]]) -> None:
-    """Raises SchemaRefused `pattern` when one is invalid, not linear or too large, or all together are too large."""
-    left_bytes = _MAX_ALL_BYTES
-    for pattern in _patterns(nodes):
-        left_bytes -= _size_bytes(pattern)
-        if left_bytes < 0:
-            raise SchemaRefused("pattern", "All patterns together are too large; shorten counted repetitions.")
-
-
-def _patterns(nodes: Iterable[dict[str, Any]]) -> set[str]:
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(pattern := node.get("pattern"), str):
-            found.add(pattern)
-        if isinstance(named := node.get("patternProperties"), dict):
-            found.update(named)
-    return found
-
-
-def _size_bytes(pattern: str) -> int:
-    """Return the first limit under which the pattern compiles."""
-    for size, limit in _LIMITS:
-        try:
-            jsonschema_rs.validator_for({"pattern": pattern}, offline=True, pattern_options=limit)
-        except jsonschema_rs.ValidationError:
-            continue  # too large for this limit, or invalid: then no limit suffices, and it is refused below
-        return size
-    shown = pattern if len(pattern) <= 80 else pattern[:79] + "…"
-    raise SchemaRefused("pattern", f"{shown!r} is broken, too large or not linear (look-around, back-references).")
-
 
 _MAX_STEPS: Final = 100_000
 _Child = tuple[str, str | int]
@@ -131,14 +61,14 @@ def bound_work(references: References) -> WorkBound:
     for depth in range(1, MAX_INSTANCE_DEPTH + 1):
         deeper = count.one_level_deeper(work)
         if deeper[root] > MAX_CHAIN_WORK:
-            return _narrowed(depth - 1, work[root])
+            return check_bound(depth - 1, work[root])
         if deeper == work:
             break
         work = deeper
     return WorkBound(MAX_INSTANCE_DEPTH, work[root])
 
 
-def _narrowed(max_depth: int, chain_work: int) -> WorkBound:
+def check_bound(max_depth: int, chain_work: int) -> WorkBound:
     if max_depth < MIN_USEFUL_DEPTH or chain_work > MAX_CHAIN_WORK:
         raise SchemaRefused(
             "too_complex", f"Nested alternatives multiply to more than {MAX_CHAIN_WORK:,} evaluations of one value."
@@ -209,10 +139,10 @@ class _Count:
             found.append((self._references.resolve(node, "#"), True))
             found += [(target, True) for anchor, target in self._references.dynamic if anchor == ""]
         for keyword in IN_PLACE_LISTS:
-            found += [(item, False) for item in _listed(node.get(keyword))]
+            found += [(item, False) for item in list_or_empty(node.get(keyword))]
         found += [(node.get(keyword), False) for keyword in IN_PLACE]
         for keyword in IN_PLACE_MAPS:
-            found += [(item, False) for item in _mapped(node.get(keyword)).values()]
+            found += [(item, False) for item in dict_or_empty(node.get(keyword)).values()]
         return _objects(found)
 
     def _children(self, node: Node) -> dict[_Child, Counter[int]]:
@@ -222,11 +152,11 @@ class _Count:
         if self._references.legacy and "$ref" in node:
             return below
         rest = [node.get("additionalProperties"), node.get("unevaluatedProperties")]
-        for name, child in _mapped(node.get("properties")).items():
+        for name, child in dict_or_empty(node.get("properties")).items():
             self._add(below, ("object", "." + name), child, 1)
             for other in rest:
                 self._add(below, ("object", "." + name), other, -1)
-        for child in (*rest, *_mapped(node.get("patternProperties")).values()):
+        for child in (*rest, *dict_or_empty(node.get("patternProperties")).values()):
             self._add(below, _REST_OF_OBJECT, child, 1)
         self._add(below, _NAMES, node.get("propertyNames"), 1)
         self._add_items(below, node)
@@ -234,7 +164,7 @@ class _Count:
 
     def _add_items(self, below: dict[_Child, Counter[int]], node: Node) -> None:
         items = node.get("items")
-        first = _listed(node.get("prefixItems")) or _listed(items)
+        first = list_or_empty(node.get("prefixItems")) or list_or_empty(items)
         rest = [None if isinstance(items, list) else items, node.get("additionalItems"), node.get("unevaluatedItems")]
         for position, child in enumerate(first):
             self._add(below, ("array", position), child, 1)
@@ -264,19 +194,19 @@ class _Count:
 
 def _own_weight(node: Node) -> int:
     """Return one evaluation, plus one for every 16 names or values that may have to be compared."""
-    compared = sum(len(_sized(node.get(keyword))) for keyword in _COMPARED)
+    compared = sum(len(sized_or_empty(node.get(keyword))) for keyword in _COMPARED)
     return 1 + compared // 16
 
 
-def _sized(value: Any) -> list[Any] | dict[str, Any]:
+def sized_or_empty(value: Any) -> list[Any] | dict[str, Any]:
     return value if isinstance(value, list | dict) else []
 
 
-def _listed(value: Any) -> list[Any]:
+def list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _mapped(value: Any) -> dict[str, Any]:
+def dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

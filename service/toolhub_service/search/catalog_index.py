@@ -13,7 +13,8 @@ from typing import Final
 
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.search.index import InvertedIndex, fields_of
+from toolhub_service.search.fields import fields_of
+from toolhub_service.search.index import InvertedIndex
 
 AT_ONCE: Final = 64
 """As many as a source changes in one batch (``offers.BATCH``)."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.search.arrays import load, np
-from toolhub_service.search.index import fields_of
+from toolhub_service.search.fields import fields_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,11 +125,11 @@ class ToolMeanings:
         if vector is None:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    (vector,) = await self._embedded([query])
+                    (vector,) = await self._embed([query])
             except TimeoutError:
                 return Meaning(note=f"{self._embedder.name} took longer than {self._timeout_s * 1000:.0f} ms")
             except Exception as failure:  # noqa: BLE001 - the operator's code; words are enough
-                self._failed(failure)
+                self._note_failure(failure)
                 return Meaning(note=f"{self._embedder.name} failed")
             self._remember(query, vector)
         self._queries.move_to_end(query)
@@ -159,11 +159,9 @@ class ToolMeanings:
             batch = missing[start : start + self._batch]
             try:
                 async with asyncio.timeout(BATCH_TIMEOUT_S):
-                    vectors = await self._embedded(
-                        [" ".join(fields_of(spec).values())[:TEXT_MAX_CHARS] for spec in batch]
-                    )
+                    vectors = await self._embed([" ".join(fields_of(spec).values())[:TEXT_MAX_CHARS] for spec in batch])
             except Exception as failure:  # noqa: BLE001 - the operator's code; tried again later
-                self._failed(failure)
+                self._note_failure(failure)
                 return False
             self._is_failing = False
             self._vectors.update((spec.digest, vector) for spec, vector in zip(batch, vectors, strict=True))
@@ -177,7 +175,7 @@ class ToolMeanings:
         except TimeoutError:
             pass  # time to retry
 
-    async def _embedded(self, texts: Sequence[str]) -> list[Vector]:
+    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vectors.
 
         Raises ValueError unless the answer is one finite vector of the right dimension for each text.
@@ -190,7 +188,7 @@ class ToolMeanings:
         # Of length 1, so that the product of two vectors is their cosine.
         return list(found / np.where(lengths > 0, lengths, 1))
 
-    def _failed(self, failure: Exception) -> None:
+    def _note_failure(self, failure: Exception) -> None:
         # Reported once per outage: otherwise every search would log a line.
         if not self._is_failing:
             self._notify(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from toolhub_service.domain.memory import MemoryItem, Scope
-from toolhub_service.search.query import Analyser, ideographs
+from toolhub_service.search.analyser import Analyser, ideographs
 
 Term: TypeAlias = int
 """A signed 64-bit integer."""

@@ -9,196 +9,22 @@ raise tools in its own searches only. Hits say where they matched and why they a
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
-from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.search.arrays import load, np
 from toolhub_service.search.catalog_index import CatalogIndex
 from toolhub_service.search.embedding import Meaning
-from toolhub_service.search.index import Field, InvertedIndex, Lookup, Scores, Slots, TermMatch
-from toolhub_service.search.query import QueryReader, QueryTerm, related_terms
+from toolhub_service.search.filters import LISTED, Test, ToolFilter
+from toolhub_service.search.fusion import MEANING_WEIGHT, WORDS_WEIGHT, fuse_rankings
+from toolhub_service.search.hits import SearchHit, SearchResult, explain_hit, mark_as_named
+from toolhub_service.search.index import InvertedIndex, Lookup, Scores, Slots
+from toolhub_service.search.query import QueryReader, related_terms
 from toolhub_service.search.usage_index import SlotMap, TenantUsage, UsageLookup
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-# The filter that lists, searches and exports share.
-
-Test = Callable[[ToolSpec], bool]
-LISTED_STATES = frozenset({ToolState.ACTIVE, ToolState.UNAVAILABLE})
-"""The states listed by default; they include UNAVAILABLE, so that a caller learns what is only temporarily missing."""
-
-
-class ToolFilter(msgspec.Struct, frozen=True):
-    """Fields are joined by AND, the entries of one field by OR, except capabilities.
-
-    An empty field matches everything.
-    """
-
-    names: tuple[str, ...] = ()
-    """Globs such as `core/fs.*`, case-sensitive."""
-    kinds: frozenset[ToolKind] = frozenset()
-    capabilities: frozenset[str] = frozenset()
-    """All of these must be present; older names are accepted."""
-    tags: frozenset[str] = frozenset()
-    sources: frozenset[str] = frozenset()
-    states: frozenset[ToolState] = LISTED_STATES
-
-    def compiled(self) -> Test:
-        """Return a predicate that tests only the fields that are set, cheapest first: for filtering many tools."""
-        tests = tuple(self._tests())
-        if len(tests) == 1:
-            return tests[0]
-        return lambda spec: all(test(spec) for test in tests)
-
-    def matches(self, spec: ToolSpec) -> bool:
-        return all(test(spec) for test in self._tests())
-
-    def fingerprint(self, *scope: str) -> str:
-        """Return a digest of this filter within `scope` (query, principal), to which a page token is bound."""
-        parts = [sorted(str(entry) for entry in group) for group in msgspec.structs.astuple(self)]
-        return hashlib.sha256(repr((parts, scope)).encode()).hexdigest()[:16]
-
-    def _tests(self) -> Iterator[Test]:
-        if self.states:
-            yield lambda spec: spec.state in self.states
-        if self.kinds:
-            yield lambda spec: spec.kind in self.kinds
-        if self.sources:
-            yield lambda spec: spec.source in self.sources
-        if self.tags:
-            yield lambda spec: not self.tags.isdisjoint(spec.tags)
-        if self.capabilities:
-            wanted = canonical_capabilities(self.capabilities)
-            yield lambda spec: wanted <= canonical_capabilities(spec.capabilities)
-        if self.names:
-            yield lambda spec: any(fnmatchcase(spec.name, glob) for glob in self.names)
-
-
-LISTED = ToolFilter()
-"""Every ACTIVE or UNAVAILABLE tool."""
-
-
-# Search results: hits with the reasons for them.
-
-REASONS_MAX: Final = 12
-
-
-class Reason(NamedTuple):
-    """One reason for a hit."""
-
-    part: str
-    """`words`: a word of the query occurs in the tool; `related`: a related word does; `usage`: the word occurs in
-    purposes of past calls; `meaning`: the embedder finds them close."""
-    word: str = ""
-    """The word of the query, lower case; empty for `meaning`."""
-    found: str = ""
-    """The word of the tool that matched it; empty for `usage` and `meaning`."""
-    fields: tuple[str, ...] = ()
-    """Where in the tool it was found."""
-    score: float = 0.0
-    """Its share of the score from words and usage; 0 for `meaning`."""
-    place: int = 0
-    """The rank by meaning, from 1; 0 for the others."""
-
-
-class SearchHit(msgspec.Struct, frozen=True):
-    tool: ToolSpec
-    score: float
-    """Above 0, comparable within one result only; 0 when the query was empty."""
-    fields: tuple[str, ...] = ()
-    """Where it matched: `name`, `description`, `arguments`, `tags`, `usage`."""
-    terms: tuple[str, ...] = ()
-    """The words that matched, in the tool's spelling, lower case."""
-    reasons: tuple[Reason, ...] = ()
-    """At most 12: meaning first, then by weight."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    hits: tuple[SearchHit, ...]
-    """Best first, then by name."""
-    total_size: int
-    """How many tools match in all."""
-    revision: str
-    """Revision of the catalog that was searched."""
-    ranked_by: tuple[str, ...] = ()
-    """Which of `words`, `usage`, `meaning` were used; empty when the query was empty."""
-    note: str = ""
-    """What the ranking lacks: tools that cannot be found yet, or meaning, when an embedder is configured."""
-
-
-def explained(
-    tool: ToolSpec,
-    score: float,
-    matches: Sequence[TermMatch],
-    lifts: Sequence[tuple[QueryTerm, float]],
-    place: int,
-) -> SearchHit:
-    """Return a hit with its reasons.
-
-    `lifts`: the scores added by uses, by term; `place`: the rank by meaning, 0: none.
-    """
-    reasons = [
-        Reason(
-            "related" if match.is_related else "words",
-            match.wanted.word,
-            match.written,
-            _NAMES[match.fields],
-            match.score,
-        )
-        for match in matches
-    ]
-    reasons += [Reason("usage", wanted.word, "", ("usage",), gain) for wanted, gain in lifts]
-    reasons.sort(key=lambda reason: -reason.score)
-    if place:
-        reasons.insert(0, Reason("meaning", place=place))
-    fields = int(Field.USAGE) if lifts else 0
-    for match in matches:
-        fields |= match.fields
-    met = tuple(dict.fromkeys(match.written for match in matches))
-    return SearchHit(tool, score, _NAMES[fields], met, tuple(reasons[:REASONS_MAX]))
-
-
-_NAMES: Final = {
-    bits: tuple(str(field.name).lower() for field in Field if field.value & bits) for bits in range(2 * Field.USAGE)
-}
-
-
-def _as_named(hit: SearchHit) -> SearchHit:
-    """Return the hit of a query that is the tool's name: also one whose words are all too common to count."""
-    if "name" in hit.fields:
-        return hit
-    return msgspec.structs.replace(hit, fields=("name", *hit.fields), terms=(hit.tool.name.lower(), *hit.terms))
-
-
-# Reciprocal rank fusion: merges several rankings into one, by rank only.
-#
-# score = sum of weight / (RANK_OFFSET + place), places from 1 (Cormack, Clarke and Buettcher, SIGIR 2009, who take 60
-# for long lists). Scores of different rankings cannot be compared, ranks can. Words count double: on public tool
-# corpora 2 : 1 with an offset of 20 never ranks worse than words alone, while a small embedder alone, or an even mix,
-# sometimes does.
-
-RANK_OFFSET: Final = 20.0
-WORDS_WEIGHT: Final = 2.0
-MEANING_WEIGHT: Final = 1.0
-
-
-def fused(rankings: Sequence[tuple[Slots, float]]) -> tuple[Slots, Scores]:
-    """Return every slot of any ranking with its fused score, in order of slots.
-
-    A ranking is its slots, best first, and its weight.
-    """
-    gains = [weight / (RANK_OFFSET + 1.0 + np.arange(len(slots))) for slots, weight in rankings]
-    slots, places = np.unique(np.concatenate([slots for slots, _ in rankings]), return_inverse=True)
-    return slots, np.bincount(places, np.concatenate(gains), len(slots)).astype(np.float32)
 
 
 MASKS_MAX: Final = 64
@@ -284,10 +110,10 @@ class ToolSearch:
         nobody's. `meaning`: the result of `ToolMeanings.of`.
         """
         wanted = self._reader.read(query, self._index.numbers)
-        named = self._index.named(query)
+        named = self._index.find_named(query)
         if not wanted and not named:
             return self._by_name(where, allowed, limit, offset)
-        shown = self._mask(where, where.compiled())
+        shown = self._mask(where, where.compile())
         if allowed is not None and viewer is not None:
             shown = shown & self._mask(("viewer", viewer), allowed)
             allowed = None
@@ -299,13 +125,15 @@ class ToolSearch:
         ranked_by = ["words"] + ["usage"] * (uses is not None) + ["meaning"] * bool(len(meaning.names))
         places: dict[int, int] = {}
         if len(meaning.names):
-            slots, scores = fused([(slots[np.argsort(-scores, kind="stable")], WORDS_WEIGHT), (close, MEANING_WEIGHT)])
+            slots, scores = fuse_rankings(
+                [(slots[np.argsort(-scores, kind="stable")], WORDS_WEIGHT), (close, MEANING_WEIGHT)]
+            )
             places = {slot: place for place, slot in enumerate(close.tolist(), 1)}
         if named:
-            slots, scores = self._named_first(named, slots, scores, shown, allowed)
+            slots, scores = self._put_named_first(named, slots, scores, shown, allowed)
         best = self._best(slots, scores, offset + limit)[offset:]
         hits = tuple(self._hit(slot, score, lookup, uses, places.get(slot, 0)) for slot, score in best)
-        hits = tuple(_as_named(hit) if slot in named else hit for hit, (slot, _) in zip(hits, best, strict=True))
+        hits = tuple(mark_as_named(hit) if slot in named else hit for hit, (slot, _) in zip(hits, best, strict=True))
         return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), self._note(meaning))
 
     @property
@@ -332,7 +160,7 @@ class ToolSearch:
             slots = slots[self._check(slots, allowed)]
         return slots, scores[slots]
 
-    def _named_first(
+    def _put_named_first(
         self, named: Sequence[int], slots: Slots, scores: Scores, shown: Mask, allowed: Test | None
     ) -> tuple[Slots, Scores]:
         """Return the ranking with the tools of that name above all others, in their order."""
@@ -388,10 +216,10 @@ class ToolSearch:
         assert spec is not None  # the index follows the catalog, change by change
         matches = self._index.explain(slot, lookup)
         lifts = uses.explain(spec.name) if uses is not None else ()
-        return explained(spec, score, matches, lifts, place)
+        return explain_hit(spec, score, matches, lifts, place)
 
     def _by_name(self, where: ToolFilter, allowed: Test | None, limit: int, offset: int) -> SearchResult:
-        meant = where.compiled()
+        meant = where.compile()
         shown = [spec for spec in self._catalog.all() if meant(spec) and (allowed is None or allowed(spec))]
         hits = tuple(SearchHit(spec, 0.0) for spec in shown[offset : offset + limit])
         return SearchResult(hits, len(shown), self._catalog.revision)

@@ -22,7 +22,7 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import SettledCall
 from toolhub_service.domain.tool import ToolUse, UsageStore
-from toolhub_service.search.query import Analyser
+from toolhub_service.search.analyser import Analyser
 from toolhub_service.search.usage_index import IndexedUse, TenantUsage
 
 PURPOSE_MAX_CHARS: Final = 300
@@ -85,7 +85,7 @@ class UsageLearning:
             now = self._clock.unix_ms()
             self._received.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
 
-    def used(self, use: ToolUse) -> None:
+    def learn_use(self, use: ToolUse) -> None:
         """Learn one use within seconds; the purpose need not be redacted yet. Cheap, and never raises."""
         self._received.append(use)
 
@@ -117,7 +117,7 @@ class UsageLearning:
                 await self._follow_others()
                 await self._forget()
             except ToolFailure as failure:
-                self._store_failed(failure)
+                self._note_store_failure(failure)
             else:
                 self._is_store_unavailable = False
 
@@ -221,7 +221,7 @@ class UsageLearning:
                 del self._tenants[tenant]
         await self._store.forget(now - self._forget_ms, _PAGE)
 
-    def _store_failed(self, failure: ToolFailure) -> None:
+    def _note_store_failure(self, failure: ToolFailure) -> None:
         if not self._is_store_unavailable:
             self._notify(f"what tools are used for cannot be kept or read now: {failure.error.message}")
         self._is_store_unavailable = True

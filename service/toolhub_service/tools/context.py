@@ -19,7 +19,7 @@ from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.verdict import Constraints
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.tools.workspace.workspace import Workspace
 
 _DETAILS_MAX_BYTES: Final = 4 * 1024

@@ -1,7 +1,7 @@
 """core/exec.run: one allowed command in the workspace, without a shell, confined and bounded.
 
-In this order: the command is checked by its rule's grammar (guards/commands.py), its paths by the workspace, and its
-environment is built from nothing; then it runs in its own session under the best available confinement
+In this order: the command is checked by its rule's grammar (guards/commands/check.py), its paths by the workspace, and
+its environment is built from nothing; then it runs in its own session under the best available confinement
 (confinement.py). A non-zero exit code is a result; a command that does not end in time is TIMEOUT.
 """
 
@@ -29,8 +29,9 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS, CheckedCommand
-from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, check_command, check_environment
+from toolhub_service.guards.commands.check import MAX_ARGUMENTS, argv_of, check_command, check_environment
+from toolhub_service.guards.commands.grammar import CheckedCommand
+from toolhub_service.guards.commands.safe import SYSTEM_FOLDERS
 from toolhub_service.guards.paths import check_path
 from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.confinement import Confinement

@@ -24,8 +24,10 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.export.definitions import Exporter
 from toolhub_service.runtime.route import SEARCH_FOR_IT
 from toolhub_service.search.embedding import ToolMeanings
+from toolhub_service.search.filters import ToolFilter
+from toolhub_service.search.hits import SearchHit
 from toolhub_service.search.listing import PageRequest, Viewer, list_tools, search_tools
-from toolhub_service.search.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
+from toolhub_service.search.search import NO_MEANING, ToolSearch
 from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
 from toolhub_service.transport.page_tokens import BytePage
 

@@ -2,7 +2,7 @@
 
 The parser creates all fields in one step, on the event loop. A Struct of 4 MiB can hold two million values, and parsing
 it delayed every call by seconds. JSON as bytes is one field of any length, and is bounded by its own structure
-(schema/strict_json.py). Wire format: protobuf.dev/programming-guides/encoding.
+(schema/json_structure.py). Wire format: protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations

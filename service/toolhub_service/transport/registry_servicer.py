@@ -20,8 +20,9 @@ from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.registry.catalog import ToolCatalog, naming_entry, totals_of, unknown_tool
 from toolhub_service.registry.discovery.pin_ledger import find_pin
 from toolhub_service.registry.discovery.sources import unknown_source
-from toolhub_service.search.listing import UNCOUNTED, PageRequest, Viewer, list_tools
-from toolhub_service.search.search import ToolFilter
+from toolhub_service.search.filters import ToolFilter
+from toolhub_service.search.listing import PageRequest, Viewer, list_tools
+from toolhub_service.search.page_tokens import UNCOUNTED
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_source, from_spec, from_totals, is_full, to_spec
 from toolhub_service.transport.page_tokens import (

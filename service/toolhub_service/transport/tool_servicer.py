@@ -28,7 +28,8 @@ from toolhub_service.registry.export.stubs_typescript import PYTHON, TYPESCRIPT,
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema import canonical_json
-from toolhub_service.search.listing import UNCOUNTED, PageRequest, ToolPage, list_tools
+from toolhub_service.search.listing import PageRequest, ToolPage, list_tools
+from toolhub_service.search.page_tokens import UNCOUNTED
 from toolhub_service.transport.convert.call import (
     MODES,
     answer_deadline_s,

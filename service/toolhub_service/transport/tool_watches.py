@@ -83,7 +83,7 @@ class ToolWatches:
     ) -> AsyncGenerator[pb.ToolServiceWatchToolsResponse, None]:
         """Yield the messages of a principal's watch: the token of its visible tools at once, then their changes. Raises
         RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools` does."""
-        where = checked_filter(request.filter, principal).compiled()
+        where = checked_filter(request.filter, principal).compile()
         full = is_full(request.view, default=False)
         shows = partial(from_spec, full=full, for_operator=is_operator(principal))
 

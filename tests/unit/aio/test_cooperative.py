@@ -8,7 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
-from toolhub_service.aio.cooperative import CpuMeter, CpuShare, in_thread, run_in_slices
+from toolhub_service.aio.cooperative import CpuMeter, in_thread, run_in_slices
+from toolhub_service.aio.cpu_share import CpuShare
 
 
 class Processor(threading.local):

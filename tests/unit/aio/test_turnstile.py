@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from toolhub_service.aio.cooperative import Turnstile, pass_turnstile
+from toolhub_service.aio.turnstile import Turnstile, pass_turnstile
 
 
 async def test_one_waiter_passes_per_turn_in_order_of_arrival() -> None:
@@ -13,7 +13,7 @@ async def test_one_waiter_passes_per_turn_in_order_of_arrival() -> None:
 
     async def wait(name: int) -> None:
         for _ in range(3):
-            await turnstile.passed()
+            await turnstile.pass_through()
             passed.append((turn, name))
 
     waiting = [asyncio.create_task(wait(name)) for name in range(5)]
@@ -27,7 +27,7 @@ async def test_one_waiter_passes_per_turn_in_order_of_arrival() -> None:
 
 async def test_a_cancelled_waiter_holds_up_nobody() -> None:
     turnstile = Turnstile()
-    first, second, third = (asyncio.create_task(turnstile.passed()) for _ in range(3))
+    first, second, third = (asyncio.create_task(turnstile.pass_through()) for _ in range(3))
     await asyncio.sleep(0)
     second.cancel()
     async with asyncio.timeout(60):

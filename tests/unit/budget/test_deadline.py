@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.planned_calls import a_call, a_tool
-from toolhub_service.budget.lease import effective_deadline_s
+from toolhub_service.budget.deadline import effective_deadline_s
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import ToolLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub_service.budget.limits import RequestCalls, WindowQuota
+from toolhub_service.budget.quota import RequestCalls, WindowQuota
 
 
 def test_a_window_opens_with_the_first_call_and_closes_after_its_time() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.budget.limits import TokenBucket
+from toolhub_service.budget.rate import TokenBucket
 
 
 def take_if_free(bucket: TokenBucket, now_s: float) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.planned_calls import a_call, a_tool
-from toolhub_service.budget.lease import max_attempts, pause_s
+from toolhub_service.budget.retry import max_attempts, pause_s
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError

@@ -45,7 +45,7 @@ class TwoHubs:
     async def run(self, call: PlannedCall = CALL, at: Budgets | None = None) -> None:
         lease = self.take(call, at)
         if lease.is_pending:
-            await lease.admitted()
+            await lease.wait_for_admission()
         lease.release()
 
     async def refused(self, call: PlannedCall = CALL, at: Budgets | None = None) -> ToolError:
@@ -111,7 +111,7 @@ async def test_call_that_does_not_run_now_checks_the_quota_and_spends_nothing(mo
     shown = with_mode(TWICE, mode)
     for _ in range(3):
         lease = hubs.take(shown)
-        await lease.admitted()
+        await lease.wait_for_admission()
         lease.refund()
     await hubs.run(TWICE)
     assert (await hubs.refused(shown)).kind is ErrorKind.RATE_LIMITED
@@ -138,7 +138,7 @@ async def test_a_caller_without_quota_delays_nobody() -> None:
 async def test_call_that_gets_no_slot_gives_back_what_all_share() -> None:
     hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
-    await held.admitted()
+    await held.wait_for_admission()
     late = a_call(TIME_NOW, request_id="r-1", deadline_s=hubs.clock.monotonic_s() + 0.001)
     assert (await failure_of(hubs.take(late))).details["waits_for"] == "up"
     held.release()
@@ -149,8 +149,8 @@ async def test_call_that_gets_no_slot_gives_back_what_all_share() -> None:
 async def test_cancelled_wait_gives_back_what_all_share() -> None:
     hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
-    await held.admitted()
-    waiting = asyncio.create_task(hubs.take().admitted())
+    await held.wait_for_admission()
+    waiting = asyncio.create_task(hubs.take().wait_for_admission())
     await queued(hubs)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -164,10 +164,10 @@ async def test_cancelled_wait_gives_back_what_all_share() -> None:
 async def test_upstream_that_failed_meanwhile_is_left_alone_and_the_quota_given_back() -> None:
     hubs = TwoHubs(Limit("l", quota=3))
     first = hubs.take()
-    await first.admitted()
+    await first.wait_for_admission()
     first.release(FAILED)
     held = hubs.take()
-    await held.admitted()
+    await held.wait_for_admission()
     waiting = asyncio.create_task(failure_of(hubs.take()))
     await queued(hubs)
     held.release(FAILED)
@@ -188,7 +188,7 @@ async def test_counts_that_do_not_answer_in_time_refuse_and_nothing_has_happened
 async def test_counts_lost_while_giving_back_hide_nothing_of_the_refusal() -> None:
     hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
-    await held.admitted()
+    await held.wait_for_admission()
     waiting = asyncio.create_task(failure_of(hubs.take(replace_deadline(CALL, hubs.clock.monotonic_s() + 0.01))))
     await queued(hubs)
     hubs.counts.away = refuse(ErrorKind.TOOL_UNAVAILABLE, "away")
@@ -220,5 +220,5 @@ def replace_deadline(call: PlannedCall, deadline_s: float) -> PlannedCall:
 
 async def failure_of(lease: Lease) -> ToolError:
     with pytest.raises(ToolFailure) as caught:
-        await lease.admitted()
+        await lease.wait_for_admission()
     return caught.value.error

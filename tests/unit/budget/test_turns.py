@@ -102,4 +102,4 @@ async def test_principals_that_call_once_each_are_not_all_remembered(monkeypatch
     turns = Turns()
     for number in range(20):
         await turns.take(f"stranger-{number}")
-    assert turns.remembered == 8
+    assert turns.remembered_tenants == 8

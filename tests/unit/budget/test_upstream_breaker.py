@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
 from tests.unit.budget.test_ledger import FAILED, LedgerHarness
-from toolhub_service.budget.breaker import PRINCIPALS_MAX, SPENT, BreakerState, Health, UpstreamBreaker
+from toolhub_service.budget.breaker import BreakerState, Health
 from toolhub_service.budget.terms import BreakerTerms
+from toolhub_service.budget.upstream_breaker import PRINCIPALS_MAX, SPENT, UpstreamBreaker
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream
 from toolhub_service.domain.tool import ToolLimits

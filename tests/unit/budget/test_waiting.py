@@ -23,7 +23,7 @@ class TestWaiting:
         held = [harness.take(), harness.take()]
         waiting = harness.take()
         assert waiting.is_pending
-        admitted = asyncio.create_task(waiting.admitted())
+        admitted = asyncio.create_task(waiting.wait_for_admission())
         await queued(harness, 1)
         held[0].release()
         await admitted
@@ -61,7 +61,7 @@ class TestWaiting:
         held = [harness.take(), harness.take()]
         late = harness.take(a_call(TIME_NOW, deadline_s=harness.clock.monotonic_s() + 0.001))
         with pytest.raises(ToolFailure) as caught:
-            await late.admitted()
+            await late.wait_for_admission()
         assert caught.value.error.kind is ErrorKind.RATE_LIMITED
         assert caught.value.error.retry_after_s is not None
         for lease in held:
@@ -73,7 +73,7 @@ class TestWaiting:
     async def test_a_cancelled_wait_gives_everything_back(self) -> None:
         harness = LedgerHarness(Limit("l", quota=3))
         held = [harness.take(), harness.take()]
-        waiting = asyncio.create_task(harness.take().admitted())
+        waiting = asyncio.create_task(harness.take().wait_for_admission())
         await queued(harness, 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -86,7 +86,7 @@ class TestWaiting:
     async def test_a_full_queue_sheds_at_once(self) -> None:
         harness = LedgerHarness()
         held = [harness.take(), harness.take()]
-        waiting = [asyncio.create_task(harness.take().admitted()) for _ in range(3)]
+        waiting = [asyncio.create_task(harness.take().wait_for_admission()) for _ in range(3)]
         await queued(harness, 3)
         assert harness.refused().kind is ErrorKind.RATE_LIMITED
         for task in waiting:
@@ -97,7 +97,7 @@ class TestWaiting:
     async def test_full_queue_of_a_limit_sheds_at_once(self) -> None:
         harness = LedgerHarness(Limit("l", concurrency=1))
         held = harness.take()
-        waiting = [asyncio.create_task(harness.take().admitted()) for _ in range(3)]
+        waiting = [asyncio.create_task(harness.take().wait_for_admission()) for _ in range(3)]
         await asyncio.sleep(0)
         error = harness.refused()
         assert (error.kind, error.details["waits_for"]) == (ErrorKind.RATE_LIMITED, "l")
@@ -124,7 +124,7 @@ class TestWaiting:
             Limit("l", quota=3), terms=structs.replace(TERMS, breaker=structs.replace(BREAKER, cooldown_s=cooldown_s))
         )
         held = [harness.take(), harness.take()]
-        waiting = asyncio.create_task(harness.take().admitted())
+        waiting = asyncio.create_task(harness.take().wait_for_admission())
         await queued(harness, 1)
         for lease in held:
             lease.release(FAILED)
@@ -139,7 +139,7 @@ class TestWaiting:
         waiting = harness.take()
         assert waiting.is_pending
         assert harness.budgets.in_flight("up") == 1
-        admitted = asyncio.create_task(waiting.admitted())
+        admitted = asyncio.create_task(waiting.wait_for_admission())
         await asyncio.sleep(0)
         held.release()
         await admitted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolhub_service.egress.breakage import Breakage, WireError
 from toolhub_service.egress.framing import (
     FIELDS_MAX,
     Allowance,
@@ -11,7 +12,6 @@ from toolhub_service.egress.framing import (
     Pace,
     WebSocketFraming,
 )
-from toolhub_service.egress.wire import Breakage, WireError
 
 CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

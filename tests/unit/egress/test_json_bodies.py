@@ -10,7 +10,7 @@ import pytest
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.egress.wire import JsonBodies, is_large
+from toolhub_service.egress.json_bodies import JsonBodies, is_large
 
 ROWS: list[JsonValue] = [{"id": number, "name": "somebody"} for number in range(30_000)]
 MANY = json.dumps(ROWS).encode()

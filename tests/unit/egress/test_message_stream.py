@@ -3,8 +3,9 @@ from __future__ import annotations
 import httpcore
 import pytest
 
-from toolhub_service.egress.backend import Closings, MessageStream
-from toolhub_service.egress.wire import Breakage, WireError
+from toolhub_service.egress.breakage import Breakage, WireError
+from toolhub_service.egress.closings import Closings
+from toolhub_service.egress.message_stream import MessageStream
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 MORE = b"HTTP/1.1 200 OK\r\n"
@@ -90,6 +91,6 @@ async def test_closing_never_suspends() -> None:
     closing = MessageStream(inner, "192.0.2.1", closings).aclose()
     with pytest.raises(StopIteration):
         closing.send(None)
-    await closings.finished()
+    await closings.wait()
     with pytest.raises(httpcore.ReadError):
         await inner.read(1)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fakes.resolvers import FixedResolver
 from tests.ports.resolver_suite import check_resolver
-from toolhub_service.egress.transport import SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
 
 
 async def test_system_resolver_keeps_to_the_port() -> None:

@@ -11,9 +11,11 @@ from tests.fakes.http_server import ALL_METHODS, LOOPBACK, RecordedRequest, alwa
 from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.egress.backend import Closings, GuardedBackend
-from toolhub_service.egress.transport import POOLS_MAX, GuardedTransport, address_of, checked_as
-from toolhub_service.egress.wire import Breakage, WireError
+from toolhub_service.egress.backend import GuardedBackend
+from toolhub_service.egress.breakage import Breakage, WireError
+from toolhub_service.egress.closings import Closings
+from toolhub_service.egress.pools import POOLS_MAX
+from toolhub_service.egress.transport import GuardedTransport, address_of, checked_extensions
 from toolhub_service.guards.addresses import PUBLIC, Networks
 from toolhub_service.guards.urls import CheckedUrl, check_url
 
@@ -27,7 +29,7 @@ async def transport() -> AsyncIterator[GuardedTransport]:
 
 
 def request_for(url: CheckedUrl, shown: str = "http://shown.example/") -> httpx.Request:
-    return httpx.Request("GET", shown, extensions=checked_as(url))
+    return httpx.Request("GET", shown, extensions=checked_extensions(url))
 
 
 async def answered(transport: httpx.AsyncBaseTransport, request: httpx.Request) -> bytes:

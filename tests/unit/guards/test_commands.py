@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from tests.fakes.outcomes import outcome
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import CommandRule, FlagRule
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS, safe_commands
-from toolhub_service.guards.commands import (
+from toolhub_service.guards.commands.check import (
     MAX_ARGUMENT_CHARS,
     MAX_ARGUMENTS,
-    MAX_COMMAND_CHARS,
     argv_of,
     check_command,
     check_environment,
     rule_faults,
-    split_command,
 )
+from toolhub_service.guards.commands.safe import SAFE_COMMANDS, safe_commands
+from toolhub_service.guards.commands.split import MAX_COMMAND_CHARS, split_command
 
 LIST = CommandRule(
     name="list",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub_service.guards.dangerous_commands import danger_of, program_of, runs_others
+from toolhub_service.guards.commands.dangerous import danger_of, program_of, runs_others
 
 REFUSED = {
     "delete-everything": [

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.guards.secret_patterns import is_secret_name
-from toolhub_service.guards.secrets import MARK, Mask, Redactor
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secrets import MARK, Redactor
 
 CANARY = 'c4nary/+ "säcret" value'
 REDACTOR = Redactor([CANARY, "plain-canary-0123"])

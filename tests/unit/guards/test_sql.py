@@ -7,7 +7,7 @@ import pytest
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
+from toolhub_service.guards.sql.check import MAX_CHARS, check_sql, find_database
 
 POSTGRES = DatabaseTerms("pg", "postgres")
 SQLITE = DatabaseTerms("lite", "sqlite")
@@ -186,11 +186,11 @@ def test_lists_of_a_connection_open_and_close() -> None:
 def test_an_unknown_connection_is_refused_with_the_known_ones() -> None:
     for databases, known in (((POSTGRES, SQLITE), "pg, lite"), ((), "none is configured")):
         with pytest.raises(ToolFailure) as caught:
-            database_named("other", databases)
+            find_database("other", databases)
         assert known in caught.value.error.message
 
 
 def test_a_statement_of_just_as_many_words_and_signs_as_are_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolhub_service.guards.sql._MAX_TOKENS", 4)
+    monkeypatch.setattr("toolhub_service.guards.sql.check._MAX_TOKENS", 4)
     assert check_sql("SELECT 1, 2", SQLITE, writes=False).kind == "SELECT"
     assert "words and signs" in refusal("SELECT 1, -2", SQLITE).error.message

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import PUBLIC
-from toolhub_service.guards.urls import URL_MAX_BYTES, CheckedUrl, check_url, join_url, parse_url, shown_url
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import URL_MAX_BYTES, CheckedUrl, check_url, join_url, parse_url
 
 ANY = (EgressRule(("*",)),)
 ALL_PORTS = frozenset(range(1, 65536))

@@ -16,7 +16,7 @@ from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.route import Route
 from toolhub_service.runtime.steps import take_budget
-from toolhub_service.schema.defaults import for_tool
+from toolhub_service.schema.tool_schemas import for_tool
 
 VERDICT = Verdict(Effect.ALLOW, "rev", "grant:local", "ok")
 CALL = a_call(TIME_NOW)

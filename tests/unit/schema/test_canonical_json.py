@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolhub_service.schema.canonical_json import NotJson, digest, dumps, measure
-from toolhub_service.schema.violations import cut
+from toolhub_service.schema.excerpt import cut
 
 
 def test_keys_are_sorted_and_nothing_is_wasted() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.strict_json import MAX_BYTES, has_many_values, loads, struct_numbers
+from toolhub_service.schema.json_structure import has_many_values
+from toolhub_service.schema.strict_json import MAX_BYTES, loads, struct_numbers
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.schema.defaults import for_tool
 from toolhub_service.schema.references import SchemaRefused
+from toolhub_service.schema.tool_schemas import for_tool
 
 
 def _spec(input_schema: dict[str, Any], output_schema: dict[str, Any] | None = None) -> ToolSpec:

@@ -14,9 +14,10 @@ from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.search.catalog_index import AT_ONCE, HOLES_MIN, CatalogIndex
-from toolhub_service.search.index import Field, fields_of
+from toolhub_service.search.fields import Field, fields_of
+from toolhub_service.search.filters import ToolFilter
 from toolhub_service.search.listing import PageRequest, search_tools
-from toolhub_service.search.search import ToolFilter, ToolSearch
+from toolhub_service.search.search import ToolSearch
 
 MANY = 1_000
 

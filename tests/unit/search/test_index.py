@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from toolhub_service.search.index import Field, InvertedIndex
+from toolhub_service.search.fields import Field
+from toolhub_service.search.index import InvertedIndex
 from toolhub_service.search.query import QUERY_MAX_TERMS, QueryReader
 
 

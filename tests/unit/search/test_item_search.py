@@ -11,6 +11,7 @@ import yaml
 
 from tests import bench
 from tests.ports.memory_store_suite import ALICE, T0, an_item, write
+from toolhub_service.search.analyser import ideographs
 from toolhub_service.search.item_index import (
     CHECKED_WORDS,
     CONTENDERS,
@@ -19,7 +20,6 @@ from toolhub_service.search.item_index import (
     Question,
     Ranking,
 )
-from toolhub_service.search.query import ideographs
 from toolhub_service.stores.memory.items import InProcessItems
 
 _SET = yaml.safe_load((Path(bench.__file__).parent / "memory_queries.yaml").read_text("utf-8"))

@@ -11,8 +11,10 @@ from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.search.filters import LISTED, ToolFilter
+from toolhub_service.search.hits import SearchHit
 from toolhub_service.search.listing import PageRequest, Viewer, list_tools, search_tools
-from toolhub_service.search.search import LISTED, SearchHit, ToolFilter, ToolSearch
+from toolhub_service.search.search import ToolSearch
 
 
 def catalog_of(*names: str) -> ToolCatalog:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolhub_service.search.query import Analyser, QueryReader
+from toolhub_service.search.analyser import Analyser
+from toolhub_service.search.query import QueryReader
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,12 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.search.index import Slots, argument_texts
-from toolhub_service.search.search import RANK_OFFSET, REASONS_MAX, ToolFilter, ToolSearch, fused
+from toolhub_service.search.fields import argument_texts
+from toolhub_service.search.filters import ToolFilter
+from toolhub_service.search.fusion import RANK_OFFSET, fuse_rankings
+from toolhub_service.search.hits import REASONS_MAX
+from toolhub_service.search.index import Slots
+from toolhub_service.search.search import ToolSearch
 
 
 def catalog_of(*specs: ToolSpec) -> ToolCatalog:
@@ -229,19 +233,19 @@ def places(*slots: int) -> Slots:
 
 
 def test_places_are_added_by_weight() -> None:
-    slots, scores = fused([(places(7, 3), 2.0), (places(3, 9), 1.0)])
+    slots, scores = fuse_rankings([(places(7, 3), 2.0), (places(3, 9), 1.0)])
     assert slots.tolist() == [3, 7, 9]
     expected = [2 / (RANK_OFFSET + 2) + 1 / (RANK_OFFSET + 1), 2 / (RANK_OFFSET + 1), 1 / (RANK_OFFSET + 2)]
     assert scores.tolist() == pytest.approx(expected)
 
 
 def test_one_empty_ranking_leaves_the_other_as_it_is() -> None:
-    slots, scores = fused([(places(), 2.0), (places(5, 1), 1.0)])
+    slots, scores = fuse_rankings([(places(), 2.0), (places(5, 1), 1.0)])
     assert [slot for _, slot in sorted(zip(-scores, slots.tolist(), strict=True))] == [5, 1]
 
 
 def test_the_first_by_words_is_beaten_only_by_one_that_both_rank_high() -> None:
-    slots, scores = fused([(places(1, 2, 3), 2.0), (places(4, 2), 1.0)])
+    slots, scores = fuse_rankings([(places(1, 2, 3), 2.0), (places(4, 2), 1.0)])
     assert slots[np.argsort(-scores)].tolist() == [2, 1, 3, 4]
 
 

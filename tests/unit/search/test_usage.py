@@ -87,7 +87,7 @@ async def harness() -> AsyncIterator[UsageHarness]:
 @pytest.mark.promise("search.learns")
 async def test_a_tool_is_found_by_what_it_was_used_for(harness: UsageHarness) -> None:
     assert harness.found("revenue") == []
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     (hit,) = harness.search.search("revenue", tenant="ann").hits
     assert (hit.tool.name, hit.fields) == ("a/ledger", ("usage",))
@@ -101,7 +101,7 @@ async def test_a_tool_is_found_by_what_it_was_used_for(harness: UsageHarness) ->
 async def test_use_by_one_tenant_neither_shows_nor_ranks_in_searches_of_another(harness: UsageHarness) -> None:
     before = harness.search.search("mail revenue", tenant="bob")
     for purpose in ("revenue", "revenue by mail", "mail of the bureau"):
-        harness.learning.used(harness.use(purpose))
+        harness.learning.learn_use(harness.use(purpose))
     await harness.learning.flush()
     assert harness.search.search("mail revenue", tenant="bob") == before
     assert harness.search.search("mail revenue") == before
@@ -109,7 +109,7 @@ async def test_use_by_one_tenant_neither_shows_nor_ranks_in_searches_of_another(
 
 
 async def test_uses_do_not_show_what_the_viewer_may_not_see(harness: UsageHarness) -> None:
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     for viewer in (None, "ann"):
         result = harness.search.search("revenue", tenant="ann", allowed=lambda spec: False, viewer=viewer)
@@ -117,7 +117,7 @@ async def test_uses_do_not_show_what_the_viewer_may_not_see(harness: UsageHarnes
 
 
 async def test_secrets_in_a_purpose_are_neither_stored_nor_learnt(harness: UsageHarness) -> None:
-    harness.learning.used(harness.use("open the vault with hunter2"))
+    harness.learning.learn_use(harness.use("open the vault with hunter2"))
     await harness.learning.flush()
     assert [use.purpose for use in harness.store.uses] == ["open the vault with ***"]
     assert harness.found("hunter2") == []
@@ -125,23 +125,23 @@ async def test_secrets_in_a_purpose_are_neither_stored_nor_learnt(harness: Usage
 
 
 async def test_a_long_purpose_is_learnt_to_a_bound(harness: UsageHarness) -> None:
-    harness.learning.used(harness.use("revenue " + "x" * 5_000))
+    harness.learning.learn_use(harness.use("revenue " + "x" * 5_000))
     await harness.learning.flush()
     assert len(harness.store.uses[0].purpose) == PURPOSE_MAX_CHARS
 
 
 async def test_a_loop_of_equal_calls_is_stored_once(harness: UsageHarness) -> None:
     for _ in range(100):
-        harness.learning.used(harness.use())
+        harness.learning.learn_use(harness.use())
     await harness.learning.flush()
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     assert len(harness.store.uses) == 1
 
 
 async def test_a_flood_of_different_purposes_is_not_stored(harness: UsageHarness) -> None:
     for number in range(500):
-        harness.learning.used(harness.use(f"revenue x{number}y"))
+        harness.learning.learn_use(harness.use(f"revenue x{number}y"))
     await harness.learning.flush()
     assert len(harness.store.uses) == 10
 
@@ -150,7 +150,7 @@ async def test_a_flood_of_different_purposes_is_not_stored(harness: UsageHarness
 async def test_another_process_learns_what_this_one_saw_and_so_does_the_next_start(harness: UsageHarness) -> None:
     other = harness.learner()
     await other.flush()
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     await other.flush()
     later = harness.learner()
@@ -162,7 +162,7 @@ async def test_another_process_learns_what_this_one_saw_and_so_does_the_next_sta
 
 
 async def test_one_of_its_own_uses_read_back_counts_once(harness: UsageHarness) -> None:
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     for _ in range(3):
         await harness.learning.flush()
     usage = harness.learning.of("ann")
@@ -172,7 +172,7 @@ async def test_one_of_its_own_uses_read_back_counts_once(harness: UsageHarness) 
 
 async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(harness: UsageHarness) -> None:
     harness.store.is_away = True
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     await harness.learning.flush()
     assert len(harness.notified) == 1
@@ -188,13 +188,13 @@ async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(harness: 
 async def test_pending_uses_are_stored_at_close(harness: UsageHarness) -> None:
     await harness.learning.start()
     await harness.store.was_read.wait()
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.close()
     assert [use.tool for use in harness.store.uses] == ["a/ledger"]
 
 
 async def test_uses_of_long_ago_are_forgotten(harness: UsageHarness) -> None:
-    harness.learning.used(harness.use())
+    harness.learning.learn_use(harness.use())
     await harness.learning.flush()
     harness.clock.advance(181 * DAY_S)
     await harness.learning.flush()
@@ -205,12 +205,12 @@ async def test_uses_of_long_ago_are_forgotten(harness: UsageHarness) -> None:
 async def test_memory_is_bounded_by_forgetting_who_has_not_been_there_for_longest(harness: UsageHarness) -> None:
     learning = harness.learner(max_uses=3)
     for number, tenant in enumerate(["ann", "bob", "cid", "dan"]):
-        learning.used(harness.use(f"report {'abcd'[number]}x", tenant))
+        learning.learn_use(harness.use(f"report {'abcd'[number]}x", tenant))
     await learning.flush()
     assert learning.of("ann") is None
     assert learning.of("dan") is not None
     for number in range(6):
-        learning.used(harness.use("revenue", "dan", f"t/tool{number}"))
+        learning.learn_use(harness.use("revenue", "dan", f"t/tool{number}"))
     await learning.flush()
     usage = learning.of("dan")
     assert usage is not None

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from toolhub_service.search.index import Field, InvertedIndex
+from toolhub_service.search.fields import Field
+from toolhub_service.search.index import InvertedIndex
 from toolhub_service.search.query import QueryReader
 from toolhub_service.search.usage_index import KEEP, KEEP_OF_AGENT, REFILL_MS, IndexedUse, TenantUsage
 

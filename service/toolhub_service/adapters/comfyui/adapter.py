@@ -30,7 +30,8 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness, Resolver
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.secrets import Redact
 
 # ComfyUI servers of sources.yaml.

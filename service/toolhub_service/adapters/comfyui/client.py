@@ -26,7 +26,7 @@ from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.egress.wire import WireError
+from toolhub_service.egress.breakage import WireError
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.schema.repaired_json import Repaired, read_repaired
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
 
-from toolhub_service.aio.cooperative import pass_turnstile
+from toolhub_service.aio.turnstile import pass_turnstile
+from toolhub_service.egress.breakage import WireError
 from toolhub_service.egress.framing import WebSocketFraming
-from toolhub_service.egress.wire import WireError
 
 _WAITING_MAX_BYTES: Final = 1024 * 1024
 _BLANK_LINE: Final = b"\r\n\r\n"

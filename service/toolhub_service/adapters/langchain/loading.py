@@ -39,7 +39,7 @@ from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 
 # Each tool is described independently, so that a broken one does not affect the others. LangChain does not declare
 # whether a tool changes anything: it counts as changing, unless the operator's overrides say otherwise.

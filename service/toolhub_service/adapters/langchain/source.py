@@ -27,7 +27,8 @@ from toolhub_service.adapters.tool_names import remarks_of
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.sandbox.request import Level
 from toolhub_service.schema.relaxing import repair_schema

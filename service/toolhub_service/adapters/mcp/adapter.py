@@ -50,7 +50,7 @@ from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import Primitive, ToolKind, ToolSpec
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.schema.relaxing import repair_schema
 
 # MCP servers of sources.yaml. Only this module of the app imports the MCP SDK, which adds half a second to a start.

@@ -14,8 +14,8 @@ from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.schema.defaults import for_tool
 from toolhub_service.schema.repaired_json import read_repaired
+from toolhub_service.schema.tool_schemas import for_tool
 
 META_MAX_BYTES: Final = 16 * 1024
 ERROR_TEXT_MAX_CHARS: Final = 16_000

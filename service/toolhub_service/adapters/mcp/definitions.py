@@ -38,7 +38,7 @@ from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 
 HINTS_MAX_BYTES: Final = 16 * 1024  # of annotations, execution terms and title, each
 TITLE_MAX_CHARS: Final = 200

@@ -27,7 +27,8 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, Primitive, ToolSpec
-from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.repaired_json import repair_evidence
 
 PROMPTS_MAX: Final = 500

@@ -34,7 +34,8 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, SkillListing
-from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redact
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 SKILLS_MAX: Final = 500

@@ -30,7 +30,8 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redact
 
 # Upper limits of what a server can make the hub read and store.
 PAGES_MAX: Final = 100

@@ -26,10 +26,12 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.egress.transport import SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
 from toolhub_service.guards.headers import Headers
-from toolhub_service.guards.secrets import Mask, Redactor
-from toolhub_service.guards.urls import parse_url, shown_url
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
 
 # n8n servers of sources.yaml.
 

@@ -19,10 +19,10 @@ from toolhub_service.adapters.n8n.workflow import id_of
 from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.egress.wire import MOST
+from toolhub_service.egress.json_bodies import MOST
+from toolhub_service.schema.json_structure import bound_structure
 from toolhub_service.schema.references import names_of
 from toolhub_service.schema.repaired_json import loads_repaired
-from toolhub_service.schema.strict_json import bound_structure
 
 EXECUTION_HEADER: Final = "x-execution-id"
 STARTED: Final[JsonObject] = {"message": "Workflow was started"}

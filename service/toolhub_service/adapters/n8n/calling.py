@@ -50,7 +50,7 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
-from toolhub_service.egress.wire import is_large
+from toolhub_service.egress.json_bodies import is_large
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.repaired_json import repair_evidence
 

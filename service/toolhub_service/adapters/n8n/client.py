@@ -27,8 +27,9 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.egress.transport import GuardedTransport, checked_as
-from toolhub_service.egress.wire import BoundedBody, Delivery, WireError, decoder_of
+from toolhub_service.egress.bodies import BoundedBody, decoder_of
+from toolhub_service.egress.breakage import Delivery, WireError
+from toolhub_service.egress.transport import GuardedTransport, checked_extensions
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.guards.urls import check_url, parse_url
@@ -150,7 +151,7 @@ class N8nClient:
         if self.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
         checked, delivery = check_url(url, method, self._rules), Delivery()
-        extensions = {**checked_as(checked, delivery), "timeout": self._timeouts}
+        extensions = {**checked_extensions(checked, delivery), "timeout": self._timeouts}
         request = httpx.Request(method, self._origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
         try:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):

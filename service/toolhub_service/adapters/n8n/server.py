@@ -27,8 +27,9 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.headers import Headers
-from toolhub_service.guards.secrets import Mask
-from toolhub_service.guards.urls import parse_url, shown_url
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
 
 
 @dataclass(frozen=True, slots=True)

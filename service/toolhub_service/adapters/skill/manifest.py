@@ -28,7 +28,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.references import SchemaRefused
 from toolhub_service.schema.strict_json import loads

@@ -35,7 +35,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Chunk
 from toolhub_service.domain.storage import disk_full
-from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS
+from toolhub_service.guards.commands.safe import SYSTEM_FOLDERS
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Finished, run_process

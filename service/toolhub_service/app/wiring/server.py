@@ -33,7 +33,7 @@ from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema.strict_json import MAX_DEPTH
-from toolhub_service.search.listing import PAGE_SIZE_MAX
+from toolhub_service.search.page_tokens import PAGE_SIZE_MAX
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.observer import SourceTelemetry

@@ -33,9 +33,10 @@ from toolhub_service.domain.ports import Clock, Resolver
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.egress.client import EgressClient
-from toolhub_service.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.guards.sql import load_parsers
+from toolhub_service.guards.sql.check import load_parsers
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.sandbox.confinement import Confinement

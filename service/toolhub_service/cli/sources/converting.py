@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from toolhub_service.app.files.sources_file import RESERVED, check_source_name, to_source
 from toolhub_service.app.kinds import BY_NAME, kind_of, preview_sources
 from toolhub_service.config.source_config import SourceInvalid
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import skeleton
 

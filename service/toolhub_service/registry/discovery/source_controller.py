@@ -16,7 +16,8 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.aio.cooperative import CpuClock, CpuMeter, CpuShare
+from toolhub_service.aio.cooperative import CpuClock, CpuMeter
+from toolhub_service.aio.cpu_share import CpuShare
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject

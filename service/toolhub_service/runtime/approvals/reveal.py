@@ -112,7 +112,7 @@ def _visible_text(text: str, redacted: str, redactor: Redactor) -> str:
         return text
     return _RUN.sub(
         lambda found: _kinds(found[0]) if found[0] not in redacted and _is_opaque(found[0]) else found[0],
-        redactor.known(text),
+        redactor.hide_known_values(text),
     )
 
 
@@ -247,13 +247,13 @@ def reveal_arguments(args_json: bytes, redactor: Redactor) -> bytes:
 
 def _revealed(value: JsonValue, redactor: Redactor) -> JsonValue:
     if isinstance(value, str):
-        return redactor.known(value)
+        return redactor.hide_known_values(value)
     if isinstance(value, Mapping):
-        return _distinct((redactor.known(name), _revealed(item, redactor)) for name, item in value.items())
+        return _distinct((redactor.hide_known_values(name), _revealed(item, redactor)) for name, item in value.items())
     if isinstance(value, Sequence):
         return [_revealed(item, redactor) for item in value]
     if value is None or isinstance(value, bool):
         return value
     digits = dumps(value).decode()
-    shown = redactor.known(digits)
+    shown = redactor.hide_known_values(digits)
     return value if shown == digits else shown

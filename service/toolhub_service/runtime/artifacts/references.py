@@ -14,8 +14,8 @@ from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.schema.json_structure import has_many_values
 from toolhub_service.schema.references import step_of
-from toolhub_service.schema.strict_json import has_many_values
 
 REFERENCE = "$artifact"
 # Most different artifacts in one call's arguments.

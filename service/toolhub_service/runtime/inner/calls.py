@@ -29,7 +29,7 @@ import msgspec
 
 from toolhub_service.aio.cooperative import TimeSlice
 from toolhub_service.aio.waits import shield_until_done
-from toolhub_service.budget.limits import all_used
+from toolhub_service.budget.quota import refuse_used_up_request
 from toolhub_service.domain.call import INNER_BYTES_MAX, BudgetRequest, Call, GrantedCall, Lineage, Mode
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobStatus
@@ -193,7 +193,7 @@ class CallsWithin:
         if self.depth >= DEPTH_MAX:
             return _too_deep()
         if not account.calls_left:
-            return all_used(account.calls, account.used_calls).error
+            return refuse_used_up_request(account.calls, account.used_calls).error
         if not account.bytes_left:
             return _no_bytes(account, f"{account.bytes} bytes of answers have been read")
         account.take(calls=1)

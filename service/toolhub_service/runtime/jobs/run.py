@@ -32,7 +32,7 @@ from toolhub_service.runtime.jobs.settle import (
     stopped,
     too_late,
 )
-from toolhub_service.schema.strict_json import has_many_values
+from toolhub_service.schema.json_structure import has_many_values
 
 
 class Heartbeat:

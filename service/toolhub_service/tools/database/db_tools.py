@@ -25,7 +25,7 @@ from toolhub_service.domain.tool import (
     IdempotencyMode,
     ToolLimits,
 )
-from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
+from toolhub_service.guards.sql.check import MAX_CHARS, check_sql, find_database
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.database.connection import (
     Column,
@@ -93,7 +93,7 @@ class DatabaseTool(Tool[Input, Output]):
 
     def _database(self, name: str) -> Database:
         """Return the database. Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE."""
-        database = self._databases[database_named(name, self.databases()).name]
+        database = self._databases[find_database(name, self.databases()).name]
         if missing := database.missing():
             raise not_usable(name, missing)
         return database

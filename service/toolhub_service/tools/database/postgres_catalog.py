@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import may_use_table
+from toolhub_service.guards.sql.check import may_use_table
 from toolhub_service.tools.database.connection import (
     MAX_COLUMNS,
     MAX_TABLES,

@@ -17,7 +17,13 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.statement import QUERY, Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import denied_statement, may_call, may_use_table, refused_function, refused_table
+from toolhub_service.guards.sql.check import (
+    describe_refused_function,
+    describe_refused_table,
+    may_call,
+    may_use_table,
+    refuse_statement,
+)
 from toolhub_service.tools.database.postgres_catalog import fetch_rows
 
 if TYPE_CHECKING:
@@ -96,7 +102,7 @@ async def touched_by(
     await _check_dotted(connection, relations, parsed, terms)
     edges = await fetch_rows(connection, _EDGES, sorted(locks))
     if problem := _why_not_listed(relations, edges, parsed, terms):
-        raise denied_statement(problem, parsed, terms)
+        raise refuse_statement(problem, parsed, terms)
     tables = {each.full_name for each in relations if not each.is_catalog or each.full_name in parsed.tables}
     actions = {*parsed.actions, *_operations(plan)}
     if parsed.kind == QUERY or any(not each.is_locked_for_more for each in relations):
@@ -129,7 +135,7 @@ async def _relations(connection: AsyncConnection[Any], locks: Mapping[int, bool]
 def _check_agreement(relations: Sequence[Relation], parsed: Statement, terms: DatabaseTerms) -> None:
     if missing := sorted(set(parsed.tables) - {each.full_name for each in relations}):
         problem = f"PostgreSQL finds no table {missing[0]} in the statement. Write its name with its schema."
-        raise denied_statement(problem, parsed, terms)
+        raise refuse_statement(problem, parsed, terms)
 
 
 def _why_not_listed(
@@ -148,7 +154,7 @@ def _why_not_listed(
         # Of what a view reads in the catalog PostgreSQL keeps no list.
         if each.is_catalog and has_view and not each.is_locked_for_more and each.full_name not in parsed.tables:
             continue
-        return f"PostgreSQL says that the statement touches {each.full_name}. {refused_table(each.full_name)}"
+        return f"PostgreSQL says that the statement touches {each.full_name}. {describe_refused_table(each.full_name)}"
     return ""
 
 
@@ -174,9 +180,9 @@ async def _check_dotted(
         name = min(called)
         message = (
             f"{name} after a dot may be a column, or the function {name} of the database. "
-            f"{refused_function(name, terms)} If a column is meant, select it without the dot."
+            f"{describe_refused_function(name, terms)} If a column is meant, select it without the dot."
         )
-        raise denied_statement(message, parsed, terms)
+        raise refuse_statement(message, parsed, terms)
 
 
 def _operations(plan: Sequence[Any]) -> Iterator[str]:

@@ -25,8 +25,8 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import MAX_CHARS, denied_statement, may_use_table
-from toolhub_service.guards.sql_sqlite import lowered
+from toolhub_service.guards.sql.check import MAX_CHARS, may_use_table, refuse_statement
+from toolhub_service.guards.sql.sqlite import lower_ascii
 from toolhub_service.tools.database.connection import (
     MAX_COLUMNS,
     MAX_TABLES,
@@ -136,7 +136,7 @@ class SqliteDatabase:
             found = [
                 (name, kind)
                 for name, kind in connection.execute(wanted)
-                if may_use_table(lowered(name), self.terms) and lowered(table) in ("", lowered(name))
+                if may_use_table(lower_ascii(name), self.terms) and lower_ascii(table) in ("", lower_ascii(name))
             ]
             described: list[DescribedTable] = []
             columns = 0
@@ -172,7 +172,7 @@ class _Session:
             if not self._authorizer.refusal:
                 raise
         if self._authorizer.refusal:  # SQLite itself says no more than "not authorized"
-            raise denied_statement(self._authorizer.refusal, self._authorizer.read(parsed), self._terms)
+            raise refuse_statement(self._authorizer.refusal, self._authorizer.read(parsed), self._terms)
         return self._authorizer.read(parsed)
 
     def start(self, sql: str, parameters: Parameters, stop: threading.Event) -> None:

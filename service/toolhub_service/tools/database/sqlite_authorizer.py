@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.statement import QUERY, Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import may_call, may_use_table, refused_function, refused_table
-from toolhub_service.guards.sql_sqlite import IN_FROM, lowered
+from toolhub_service.guards.sql.check import describe_refused_function, describe_refused_table, may_call, may_use_table
+from toolhub_service.guards.sql.sqlite import IN_FROM, lower_ascii
 
 _SELECTS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
 _WRITES: Final = {
@@ -54,9 +54,9 @@ class StatementAuthorizer:
     ) -> int:
         """Authorize one access. `_by`, the view, trigger or WITH query that causes it, is no justification."""
         if self._is_collecting:
-            is_allowed = self._collect(action, lowered(first or ""), lowered(second or ""), database)
+            is_allowed = self._collect(action, lower_ascii(first or ""), lower_ascii(second or ""), database)
         else:
-            is_allowed = self._is_collected(action, lowered(first or ""), lowered(second or ""), database)
+            is_allowed = self._is_collected(action, lower_ascii(first or ""), lower_ascii(second or ""), database)
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
     def settle(self, connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> None:
@@ -106,11 +106,11 @@ class StatementAuthorizer:
 
     def _call(self, function: str) -> bool:
         self._functions.add(function)
-        return may_call(function, self._terms) or self._refuse(refused_function(function, self._terms))
+        return may_call(function, self._terms) or self._refuse(describe_refused_function(function, self._terms))
 
     def _use(self, table: str) -> bool:
         self._tables.add(table)
-        return may_use_table(table, self._terms) or self._refuse(refused_table(table))
+        return may_use_table(table, self._terms) or self._refuse(describe_refused_table(table))
 
     def _refuse(self, why: str) -> bool:
         self.refusal = self.refusal or why
@@ -139,7 +139,7 @@ class StatementAuthorizer:
 def _opened_tables(connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> set[str]:
     """Return the tables whose trees, or whose indexes' trees, a program opens."""
     named = "SELECT rootpage, tbl_name FROM main.sqlite_schema WHERE rootpage > 0"
-    tables = {1: "sqlite_schema"} | {page: lowered(name) for page, name in connection.execute(named)}
+    tables = {1: "sqlite_schema"} | {page: lower_ascii(name) for page, name in connection.execute(named)}
     opened = set()
     for row in program:
         if (members := _OPENS.get(row[1])) is not None:

@@ -18,12 +18,15 @@ from toolhub_service.domain.errors.failure import WAS_SENT, ErrorKind, ToolError
 from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
+from toolhub_service.egress.breakage import CHECK_EFFECT, Repeat
 from toolhub_service.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.egress.hiding import masked_cut
-from toolhub_service.egress.wire import CHECK_EFFECT, JsonBodies, Repeat
+from toolhub_service.egress.hiding import mask_cut
+from toolhub_service.egress.json_bodies import JsonBodies
 from toolhub_service.guards.headers import Headers, check_request_headers, shown_response_headers
-from toolhub_service.guards.secrets import Mask, Redactor
-from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
+from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
 from toolhub_service.tools.charsets import charset_of_body
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.http.host_credentials import HostCredentials, named_at, opened_as_caller
@@ -152,7 +155,7 @@ def _error_of_status(response: HttpResponse, excerpt: str) -> ToolError:
 
 def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor, mask: Mask | None = None) -> str:
     """Return the beginning of a body for an error, redacted and masked, at most 2,000 characters."""
-    text = text_of(masked_cut(data[: 4 * EXCERPT_MAX_CHARS], mask), response.header(b"content-type"), is_cut=True)
+    text = text_of(mask_cut(data[: 4 * EXCERPT_MAX_CHARS], mask), response.header(b"content-type"), is_cut=True)
     return redactor.text(text)[:EXCERPT_MAX_CHARS]
 
 
@@ -346,7 +349,7 @@ class HttpTool(Tool[Input, Output]):
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
         if body.is_cut:
-            data = masked_cut(data, context.mask)
+            data = mask_cut(data, context.mask)
         return Answer(response, data, body.is_cut, bound_bytes, by_policy=bound_bytes < max_bytes)
 
 

@@ -24,10 +24,10 @@ from toolhub_service.domain.tool import (
 )
 from toolhub_service.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.egress.hiding import MaskedPieces, Pieces
-from toolhub_service.egress.wire import MOST, is_large
+from toolhub_service.egress.json_bodies import MOST, is_large
 from toolhub_service.guards.headers import check_request_headers
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.guards.urls import shown_url
+from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.schema.repaired_json import Repaired, repair_evidence
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files.values import FilePath, Overwrite, check_overwrite, target

@@ -26,8 +26,9 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.egress.client import HttpRequest, HttpResponse
-from toolhub_service.egress.hiding import masked_cut
-from toolhub_service.guards.urls import parse_url, shown_url
+from toolhub_service.egress.hiding import mask_cut
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.http.exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
 from toolhub_service.tools.http.host_credentials import opened_as_caller
@@ -205,7 +206,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             raise _no_text(response, kind.type or "binary")
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
-        data = masked_cut(data, context.mask)  # the text made from it is truncated again
+        data = mask_cut(data, context.mask)  # the text made from it is truncated again
         raw = RawPage(
             url=str(response.url),
             data=data,

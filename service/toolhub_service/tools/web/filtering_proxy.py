@@ -20,8 +20,8 @@ from typing import Final
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.egress.backend import checked_addresses
-from toolhub_service.egress.wire import Breakage, Repeat, WireError, failure_of
+from toolhub_service.egress.backend import resolve_checked
+from toolhub_service.egress.breakage import Breakage, Repeat, WireError, failure_of
 from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor
 from toolhub_service.guards.urls import CheckedUrl, check_url
 
@@ -183,7 +183,7 @@ class FilteringProxy:
     async def _connect(self, url: CheckedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         try:
             async with asyncio.timeout(_CONNECT_S):
-                for address in await checked_addresses(self._resolver, url.host, url.port, url.networks):
+                for address in await resolve_checked(self._resolver, url.host, url.port, url.networks):
                     with suppress(OSError):  # the next address may answer; if none does, that is noted below
                         return await asyncio.open_connection(address, url.port, limit=_HEAD_MAX_BYTES)
             error = WireError(Breakage.UNREACHABLE)

@@ -33,7 +33,8 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
-from toolhub_service.guards.urls import parse_url, shown_url
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
 from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.tools.context import ToolContext

@@ -28,7 +28,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepName, StepVerdict, ToolResult
 from toolhub_service.registry.export.definitions import Dialect
 from toolhub_service.schema import canonical_json, strict_json
-from toolhub_service.schema.strict_json import has_little, has_many_values
+from toolhub_service.schema.json_structure import has_little, has_many_values
 from toolhub_service.transport.convert.payload import (
     APPROVAL_STATES,
     ERRORS,

@@ -21,8 +21,9 @@ from toolhub_service.domain.tool import (
 )
 from toolhub_service.registry.catalog import Totals
 from toolhub_service.schema import canonical_json, strict_json
-from toolhub_service.search.search import LISTED, SearchHit, ToolFilter
-from toolhub_service.search.search import Reason as SearchReason
+from toolhub_service.search.filters import LISTED, ToolFilter
+from toolhub_service.search.hits import Reason as SearchReason
+from toolhub_service.search.hits import SearchHit
 from toolhub_service.transport.convert.payload import (
     IDEMPOTENCY,
     KINDS,

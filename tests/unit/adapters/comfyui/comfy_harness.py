@@ -29,8 +29,8 @@ from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition
-from toolhub_service.egress.transport import SystemResolver
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 WITHIN_S = 60.0
 SECRET = "canary-secret-1"

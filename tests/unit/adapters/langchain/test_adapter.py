@@ -21,7 +21,7 @@ from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import ToolSource
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 
 @pytest.fixture

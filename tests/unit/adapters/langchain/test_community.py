@@ -11,7 +11,7 @@ from tests.fakes.langchain_source import OpenedSource, opened
 from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.app.files.sources_file import read_sources
 from toolhub_service.domain.errors.failure import ErrorKind
-from toolhub_service.schema.defaults import ToolSchemas
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 EXAMPLE = Path(__file__).parents[4] / "examples/langchain_files/sources.yaml"
 

@@ -15,8 +15,8 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, pin_digest
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.catalog import check_name
-from toolhub_service.schema.defaults import for_tool
 from toolhub_service.schema.relaxing import Relaxed, repair_schema
+from toolhub_service.schema.tool_schemas import for_tool
 
 OBJECT: dict[str, Any] = {"type": "object"}
 

@@ -33,7 +33,7 @@ from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.egress.transport import SystemResolver
+from toolhub_service.egress.resolver import SystemResolver
 
 WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""

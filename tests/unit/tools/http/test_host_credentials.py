@@ -21,7 +21,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.egress.client import HttpRequest
 from toolhub_service.egress.hiding import MaskedPieces
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.tools.http.host_credentials import opened_as_caller
 

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from toolhub_service.adapters.comfyui.workflow.graph import name_problem
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.references import SchemaRefused, names_of, step_of
 

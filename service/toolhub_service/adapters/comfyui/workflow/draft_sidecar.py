@@ -25,7 +25,7 @@ from toolhub_service.adapters.comfyui.workflow.template import (
     SEED_MAX,
 )
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"

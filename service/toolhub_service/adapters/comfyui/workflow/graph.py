@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.foreign_text import is_hidden
-from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secret_names import is_secret_name
 
 NODES_MAX: Final = 2_000
 GRAPH_MAX_BYTES: Final = 4 * 1024 * 1024

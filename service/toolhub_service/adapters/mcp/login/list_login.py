@@ -31,7 +31,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, LoginNeeded
 from toolhub_service.domain.tool import Primitive
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 
 READERS_MAX: Final = 5
 """Callers whose credentials one reading tries."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpcore2
 import httpx2
 
-from toolhub_service.aio.cooperative import pass_turnstile
+from toolhub_service.aio.turnstile import pass_turnstile
 from toolhub_service.egress.framing import HttpFraming
 
 _RECEIVE_MAX_BYTES: Final = 256 * 1024

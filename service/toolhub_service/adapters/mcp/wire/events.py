@@ -20,10 +20,12 @@ from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
 from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
 from toolhub_service.adapters.mcp.wire.repairs import is_strict, repair_bytes
 from toolhub_service.adapters.mcp.wire.value_counter import count_values
-from toolhub_service.aio.cooperative import pass_turnstile, run_in_slices
+from toolhub_service.aio.cooperative import run_in_slices
+from toolhub_service.aio.turnstile import pass_turnstile
+from toolhub_service.egress.bodies import Pull
+from toolhub_service.egress.breakage import Breakage as WireBreakage
+from toolhub_service.egress.breakage import WireError
 from toolhub_service.egress.framing import Allowance, Pace, framing_allowance
-from toolhub_service.egress.wire import Breakage as WireBreakage
-from toolhub_service.egress.wire import Pull, WireError
 
 MESSAGES_FREE: Final = 5_000
 MESSAGES_PER_S: Final = 500.0

@@ -37,7 +37,8 @@ from toolhub_service.adapters.mcp.wire.repairs import repair_bytes
 from toolhub_service.adapters.mcp.wire.value_counter import count_values
 from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.aio.cooperative import run_in_slices
-from toolhub_service.egress.wire import BoundedBody, Pull, WireError, decoder_of
+from toolhub_service.egress.bodies import BoundedBody, Pull, decoder_of
+from toolhub_service.egress.breakage import WireError
 
 _SESSION = "mcp-session-id"
 # Status of a response that is made here; 502 for all others.

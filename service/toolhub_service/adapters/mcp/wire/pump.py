@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolhub_service.adapters.mcp.wire.lines import Lines, TooLong
-from toolhub_service.aio.cooperative import pass_turnstile
+from toolhub_service.aio.turnstile import pass_turnstile
 
 LINES_A_TURN: Final = 32
 WAITING_MAX_BYTES: Final = 256 * 1024

@@ -22,7 +22,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, LoginNeeded
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.memory.records import MemoryRecords
 

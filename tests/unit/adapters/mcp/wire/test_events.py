@@ -14,8 +14,8 @@ from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.requests import Exchange
 from toolhub_service.adapters.mcp.wire.events import LINES_A_TURN, BoundedEvents
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.egress.bodies import decoder_of
 from toolhub_service.egress.framing import Pace
-from toolhub_service.egress.wire import decoder_of
 
 ANSWER = {"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 100}}
 

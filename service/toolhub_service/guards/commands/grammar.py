@@ -7,7 +7,6 @@ positionals.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
@@ -17,89 +16,6 @@ import re2
 
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.verdict import CommandRule, FlagRule
-
-# Commands that only read or compute, as rules that a policy may enable.
-#
-# Each grammar names only flags that neither run a program nor write a file. `sort`, `grep`, `find`, `env` and similar
-# commands are left out although their flags could be restricted: file tools do their work. Binaries are looked up once,
-# in fixed system folders and never on the caller's or the hub's PATH.
-
-SYSTEM_FOLDERS = "/usr/bin:/bin"
-
-_NUMBER = r"[0-9]{1,9}"
-_SIGNED = r"[+-]?[0-9]{1,9}[KMG]?"
-_LIST = r"[0-9,\-]{1,200}"
-_DELIMITER = r"."
-_TEXT = r"(?s).*"
-_PATH = r"(?s).+"
-
-
-def _rule(
-    name: str,
-    switches: str = "",
-    *,
-    values: dict[str, str] | None = None,
-    positionals: str | None = None,
-    paths: bool = False,
-    most: int = 16,
-    end_of_options: bool = True,
-) -> CommandRule:
-    flags = [FlagRule(flag) for flag in switches.split()]
-    flags += [FlagRule(flag, pattern) for flag, pattern in (values or {}).items()]
-    return CommandRule(
-        name=name,
-        path="",
-        flags=tuple(flags),
-        positionals=_PATH if paths else positionals,
-        positionals_are_paths=paths,
-        positionals_max=most,
-        end_of_options=end_of_options,
-    )
-
-
-_GRAMMARS = (
-    _rule("echo", "-n", positionals=_TEXT, most=128, end_of_options=False),
-    _rule("pwd", "-L -P"),
-    _rule("true"),
-    _rule("false"),
-    _rule("sleep", positionals=r"[0-9]{1,4}(\.[0-9]{1,3})?s?", most=1),
-    _rule(
-        "ls",
-        "-l -a -A -1 -h -R -t -S -r -d -F -i -s --all --almost-all --human-readable --recursive --reverse",
-        paths=True,
-    ),
-    _rule("cat", "-n -b -s -A -E -T -v --number", paths=True),
-    _rule("wc", "-l -w -c -m -L --lines --words --bytes --chars", paths=True),
-    _rule("head", "-q -v", values=dict.fromkeys(("-n", "-c", "--lines", "--bytes"), _SIGNED), paths=True),
-    _rule("tail", "-q -v", values=dict.fromkeys(("-n", "-c", "--lines", "--bytes"), _SIGNED), paths=True),
-    _rule("nl", values={"-b": "[atn]", "-w": _NUMBER, "-v": _NUMBER}, paths=True),
-    _rule("cut", "-s", values={"-d": _DELIMITER, "-f": _LIST, "-c": _LIST, "-b": _LIST}, paths=True),
-    _rule("stat", "-t -L", paths=True),
-    _rule("du", "-s -h -a -b -k -m", values={"-d": _NUMBER, "--max-depth": _NUMBER}, paths=True),
-    _rule("sha256sum", "--tag", paths=True),
-    _rule("cmp", "-s -l -b", paths=True, most=2),
-    _rule("diff", "-u -q -w -b -B -i -y", values={"-U": _NUMBER}, paths=True, most=2),
-    _rule("basename", positionals=_TEXT, most=2),
-    _rule("dirname", positionals=_TEXT, most=1),
-    _rule("seq", "-w", positionals=r"[0-9]{1,6}", most=3),
-    _rule(
-        "date",
-        "-u --utc -R -I",
-        values={"--iso-8601": "date|hours|minutes|seconds|ns"},
-        positionals=r"\+[ -~]*",
-        most=1,
-    ),
-    _rule("uname", "-a -s -n -r -v -m -p -i -o"),
-)
-
-
-def safe_commands(folders: str = SYSTEM_FOLDERS) -> tuple[CommandRule, ...]:
-    """Return the rules whose binary exists in one of the folders (`:`-separated, absolute)."""
-    found = ((grammar, shutil.which(grammar.name, path=folders)) for grammar in _GRAMMARS)
-    return tuple(msgspec.structs.replace(grammar, path=path) for grammar, path in found if path is not None)
-
-
-SAFE_COMMANDS = safe_commands()
 
 
 class CheckedCommand(msgspec.Struct, frozen=True):
@@ -173,7 +89,7 @@ class Grammar:
         exact = self._flags.get(argument)
         if exact is not None:
             return (argument,) if exact.value is None else (argument, self._next_value(exact, arguments, at))
-        attached = self._attached(argument)
+        attached = self._split_attached_value(argument)
         if attached is not None:
             flag, value = attached
             self._check_value(flag, value)
@@ -182,7 +98,7 @@ class Grammar:
             self._deny(f"does not take the flag {argument[:64]!r}")
         return (argument,)
 
-    def _attached(self, argument: str) -> tuple[FlagRule, str] | None:
+    def _split_attached_value(self, argument: str) -> tuple[FlagRule, str] | None:
         """Return `--flag=value` or `-n5` as flag and value; None when it is neither."""
         name, equals, value = argument.partition("=")
         flag = self._flags.get(name) if equals and len(name) > 2 else None
@@ -226,7 +142,7 @@ class Grammar:
     def _matches(self, pattern: str, value: str) -> bool:
         if not compiles(pattern):
             self._deny("has a broken rule in the policy, so it cannot be allowed; tell the operator")
-        return compiled_pattern(pattern).fullmatch(value) is not None
+        return compile_pattern(pattern).fullmatch(value) is not None
 
     def _deny(self, why: str) -> NoReturn:
         rule = self._rule
@@ -242,7 +158,7 @@ class Grammar:
 
 
 @lru_cache(maxsize=2048)
-def compiled_pattern(text: str) -> re2._Regexp:
+def compile_pattern(text: str) -> re2._Regexp:
     options = re2.Options()
     options.log_errors = False
     return re2.compile(text, options)
@@ -251,7 +167,7 @@ def compiled_pattern(text: str) -> re2._Regexp:
 @lru_cache(maxsize=2048)
 def compiles(text: str) -> bool:
     try:
-        compiled_pattern(text)
+        compile_pattern(text)
     except re2.error:
         return False
     return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
-from toolhub_service.guards.sql_functions import SQLITE_FUNCTIONS
+from toolhub_service.guards.sql.functions import SQLITE_FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -63,7 +63,7 @@ def read_sqlite(sql: str) -> Statement:
     if not kind:
         word = str(getattr(root, "this", "") if type(root).__name__ == "Command" else root.key).split(" ")[0].upper()
         return Statement(word[:32] or "OTHER", problems=(f"is {word[:32] or 'a command'}, which no tool runs",))
-    found = _walked(root, kind)
+    found = walk_parts(root, kind)
     return Statement(
         kind,
         sql.strip().rstrip(";").strip(),
@@ -78,7 +78,7 @@ def read_sqlite(sql: str) -> Statement:
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
-def lowered(name: str) -> str:
+def lower_ascii(name: str) -> str:
     """Return the name as SQLite compares it, which ignores the case of ASCII letters alone: for Python, other letters
     have an ASCII one as their lower case."""
     return name.translate(_LOWER)
@@ -92,7 +92,7 @@ class _Found:
     problems: dict[str, None] = field(default_factory=dict)
 
 
-def _walked(root: Any, kind: str) -> _Found:
+def walk_parts(root: Any, kind: str) -> _Found:
     """Read each part with the names of the WITH queries that are certainly visible to it; any other name is a
     table."""
     found = _Found()
@@ -107,7 +107,7 @@ def _walked(root: Any, kind: str) -> _Found:
             continue
         with_clause = node.args.get("with_") or node.args.get("with")
         if with_clause is not None:
-            queries = _scoped(with_clause, queries, stack)
+            queries = push_with_queries(with_clause, queries, stack)
         if type(node).__name__ == "Table":
             # The target of a write is never a WITH query, whatever those are called.
             _table(node, frozenset() if node is target else queries, found)
@@ -142,7 +142,7 @@ def _in_table(tested: Any, queries: frozenset[str], found: _Found) -> None:
     from sqlglot import exp
 
     found.actions.add(QUERY)
-    name = lowered(tested.name)
+    name = lower_ascii(tested.name)
     is_plain = isinstance(tested, exp.Identifier) or (isinstance(tested, exp.Column) and not tested.table)
     if not isinstance(tested, exp.Func) and not (is_plain and name in queries):
         found.tables.add(name)
@@ -163,8 +163,10 @@ def _problem(node: Any, root: Any, kind: str) -> str:
     return f"has a part that is not allowed ({name})"
 
 
-def _scoped(with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, frozenset[str]]]) -> frozenset[str]:
-    names = [lowered(query.alias) for query in with_clause.expressions]
+def push_with_queries(
+    with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, frozenset[str]]]
+) -> frozenset[str]:
+    names = [lower_ascii(query.alias) for query in with_clause.expressions]
     is_recursive = bool(with_clause.args.get("recursive"))
     for number, query in enumerate(with_clause.expressions):
         stack.append((query, outer.union(names if is_recursive else names[:number])))
@@ -174,13 +176,13 @@ def _scoped(with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, froz
 def _table(node: Any, queries: frozenset[str], found: _Found) -> None:
     from sqlglot import exp
 
-    if node.catalog or lowered(node.db) not in ("", "main"):
+    if node.catalog or lower_ascii(node.db) not in ("", "main"):
         found.problems["names another database than main"] = None
     if isinstance(node.this, exp.Func):
         return  # In FROM, and checked by itself
     if not isinstance(node.this, exp.Identifier):
         found.problems["names a table in an unusual way: write its name plainly or in double quotes"] = None
-    name = lowered(node.name)
+    name = lower_ascii(node.name)
     if not node.db and name in IN_FROM:
         found.functions.add(name)
     elif node.db or name not in queries:
@@ -192,7 +194,7 @@ def _function_name(node: Any) -> str:
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
-        return lowered(str(node.name))
+        return lower_ascii(str(node.name))
     if not isinstance(node, exp.Func) or isinstance(
         node, exp.Connector | exp.Case | exp.Cast | exp.Exists | exp.Collate
     ):

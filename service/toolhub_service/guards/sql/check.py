@@ -18,10 +18,10 @@ from typing import Final
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql_characters import check_characters
-from toolhub_service.guards.sql_functions import POSTGRES_FUNCTIONS, SQLITE_FUNCTIONS
-from toolhub_service.guards.sql_postgres import read_postgres
-from toolhub_service.guards.sql_sqlite import lowered, read_sqlite
+from toolhub_service.guards.sql.characters import check_characters
+from toolhub_service.guards.sql.functions import POSTGRES_FUNCTIONS, SQLITE_FUNCTIONS
+from toolhub_service.guards.sql.postgres import read_postgres
+from toolhub_service.guards.sql.sqlite import lower_ascii, read_sqlite
 
 MAX_CHARS: Final = 20_000
 _MAX_TOKENS: Final = 4_000  # Parsing takes some 20 µs per token, on the event loop
@@ -31,7 +31,7 @@ _PARSERS: Final = {"postgres": "pgparse", "sqlite": "sqlglot"}
 _SHOWN: Final = 12
 
 
-def database_named(name: object, databases: Sequence[DatabaseTerms]) -> DatabaseTerms:
+def find_database(name: object, databases: Sequence[DatabaseTerms]) -> DatabaseTerms:
     """Return the named connection. Raises ToolFailure INVALID_INPUT that lists the existing ones."""
     for terms in databases:
         if terms.name == name:
@@ -92,7 +92,7 @@ def check_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
     """
     statement = read_sql(sql, terms)
     if problem := _problem(statement, terms, writes=writes):
-        raise denied_statement(problem, statement, terms)
+        raise refuse_statement(problem, statement, terms)
     return statement
 
 
@@ -107,19 +107,19 @@ def _problem(statement: Statement, terms: DatabaseTerms, *, writes: bool) -> str
         return f"The connection {terms.name} is read-only. An operator can configure another one for writing."
     for table in statement.tables:
         if not may_use_table(table, terms):
-            return refused_table(table)
+            return describe_refused_table(table)
     for function in statement.functions:
         if not may_call(function, terms):
-            return refused_function(function, terms)
+            return describe_refused_function(function, terms)
     return ""
 
 
-def refused_table(table: str) -> str:
+def describe_refused_table(table: str) -> str:
     """Return why a table may not be used, with what to do."""
     return f"The table {table} may not be used. core/db.describe lists those that may."
 
 
-def refused_function(function: str, terms: DatabaseTerms) -> str:
+def describe_refused_function(function: str, terms: DatabaseTerms) -> str:
     """Return why a function may not be called, with what to do."""
     return (
         f"The function {function} is not on the list of allowed functions. Do without it; an operator can add it to "
@@ -131,7 +131,7 @@ def may_use_table(table: str, terms: DatabaseTerms) -> bool:
     """Return whether the connection's list has the table; without a list, all but the database's internal tables are
     allowed."""
     if terms.tables:
-        patterns = terms.tables if terms.dialect == "postgres" else [lowered(pattern) for pattern in terms.tables]
+        patterns = terms.tables if terms.dialect == "postgres" else [lower_ascii(pattern) for pattern in terms.tables]
         return any(fnmatchcase(table, pattern) for pattern in patterns)
     return not any(fnmatchcase(table, pattern) for pattern in _CATALOGS)
 
@@ -141,7 +141,7 @@ def may_call(function: str, terms: DatabaseTerms) -> bool:
     return function in built_in or function in terms.functions
 
 
-def denied_statement(problem: str, statement: Statement, terms: DatabaseTerms) -> ToolFailure:
+def refuse_statement(problem: str, statement: Statement, terms: DatabaseTerms) -> ToolFailure:
     """Return the refusal of a statement that its connection does not allow."""
     return refuse(
         ErrorKind.POLICY_DENIED,

@@ -1,6 +1,6 @@
 """Commands that no rule of a policy can allow: they destroy a machine, stop it, or give others control of it.
 
-A grammar (command_grammar.py) says what a binary may be given; an operator who writes one too wide, for a shell, `find`
+A grammar (grammar.py) says what a binary may be given; an operator who writes one too wide, for a shell, `find`
 or `git`, must not thereby have allowed `rm -rf /`. So every command that a grammar accepts is compared with this list
 as well, with the programs that merely start others (`sudo`, `env`, `timeout`, `busybox` …) removed, and with the code
 in an argument of a shell or an interpreter read as commands of its own. The list is a second line of defence: a program
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import re2
 
 from toolhub_service.domain.verdict import DeniedCommand
-from toolhub_service.guards.command_grammar import compiled_pattern
+from toolhub_service.guards.commands.grammar import compile_pattern
 
 Words = Sequence[str]
 
@@ -108,7 +108,7 @@ def danger_of(argv: Words, denied: Sequence[DeniedCommand] = ()) -> Danger | Non
         if rule := next((rule for rule, applies in _RULES if applies(words)), ""):
             return Danger(rule, f"it would {_WOULD[rule]}")
         for own in denied:
-            if compiled_pattern(own.pattern).search(" ".join(words)) is not None:
+            if compile_pattern(own.pattern).search(" ".join(words)) is not None:
                 return Danger(own.id, "the policy denies it in `denied_commands`")
     return None
 

@@ -122,7 +122,7 @@ def read_postgres(sql: str, schema: str) -> Statement:
     kind = name.removesuffix("Stmt").upper()
     if kind != QUERY and kind not in WRITES:
         return Statement(kind, problems=(f"is {kind}, which no tool runs",))
-    found = _walked(name, root, schema, _WRITING if kind in WRITES else _READING)
+    found = walk_nodes(name, root, schema, _WRITING if kind in WRITES else _READING)
     _check_dots(found)
     start, length = raw.get("stmt_location", 0), raw.get("stmt_len", 0)
     text = sql.encode()[start:]
@@ -138,7 +138,7 @@ def read_postgres(sql: str, schema: str) -> Statement:
     )
 
 
-def _walked(root_name: str, root: Node, schema: str, allowed: frozenset[str]) -> _Found:
+def walk_nodes(root_name: str, root: Node, schema: str, allowed: frozenset[str]) -> _Found:
     """Read each node with the names of the WITH queries visible to it; uses a stack, because expressions may be
     deep."""
     found = _Found(schema)
@@ -155,7 +155,7 @@ def _walked(root_name: str, root: Node, schema: str, allowed: frozenset[str]) ->
             _statement(name, node, found, is_root=node is root, is_query=is_query)
         with_clause = node.get("withClause")
         if with_clause is not None:
-            queries = _scoped(with_clause, queries, stack)
+            queries = push_with_queries(with_clause, queries, stack)
         target = node.get("relation") if name in _TARGETS else None
         if target is not None:
             # The target of a write is never a WITH query, whatever those are called.
@@ -192,7 +192,9 @@ def _statement(name: str, node: Node, found: _Found, *, is_root: bool, is_query:
         found.actions.add(QUERY)
 
 
-def _scoped(with_clause: Node, outer: frozenset[str], stack: list[tuple[str, Node, frozenset[str]]]) -> frozenset[str]:
+def push_with_queries(
+    with_clause: Node, outer: frozenset[str], stack: list[tuple[str, Node, frozenset[str]]]
+) -> frozenset[str]:
     """Return the names visible to the statement of a WITH; its queries are pushed on the stack with those visible to
     them."""
     ctes = [each["CommonTableExpr"] for each in with_clause["ctes"]]
