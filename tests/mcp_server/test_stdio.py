@@ -190,6 +190,7 @@ def _messages(error: BaseException) -> list[str]:
 
 FILES = {
     "claude": ".config/Claude/claude_desktop_config.json",
+    "claude-code": ".claude.json",
     "cursor": ".cursor/mcp.json",
     "vscode": ".config/Code/User/mcp.json",
     "codex": ".codex/config.toml",
@@ -205,7 +206,7 @@ def test_clients_files_are_merged_with_a_copy_of_what_was_there(
     monkeypatch.setenv("HOME", str(tmp_path))
     for client, name in FILES.items():
         file, member = tmp_path / name, MEMBERS.get(client, "mcpServers")
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         before = '[mcp_servers.other]\ncommand = "x"\n' if client == "codex" else json.dumps({member: {"other": {}}})
         file.write_text(before)
         file.chmod(0o640)
@@ -233,6 +234,22 @@ def test_clients_files_are_merged_with_a_copy_of_what_was_there(
     assert broken.read_text() == "// mine\n{}"
     assert CliRunner().invoke(toolhub, ["mcp", "config", "inspector"]).exit_code == 0
     assert CliRunner().invoke(toolhub, ["mcp", "config", "inspector", "--write"]).exit_code == 1
+
+
+def test_claude_code_gets_the_hub_for_one_project_and_reads_the_key_from_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tmp_path / "toolhub.yaml"
+    config.write_text("auth: {modes: [api-key]}\n")
+    project = tmp_path / ".mcp.json"
+    command = ["mcp", "config", "claude-code", "--config", str(config), "--file", str(project), "--write"]
+    for words, name in (([], "tool-hub"), (["--http", "--name", "far"], "far")):
+        written = CliRunner().invoke(toolhub, [*command, *words])
+        assert written.exit_code == 0, written.output
+        entry = _read(project)["mcpServers"][name]
+        assert "${TOOLHUB_API_KEY}" in json.dumps(entry)
+        assert entry.get("type") == ("http" if words else None)
 
 
 def _read(file: Path) -> Any:

@@ -63,6 +63,8 @@ CLIENTS: Final[Mapping[str, ClientForm]] = {
         "mcpServers",
         file_on_macos="Library/Application Support/Claude/claude_desktop_config.json",
     ),
+    # The servers of one user, in every project; a project's own are in its `.mcp.json`, of the same form.
+    "claude-code": ClientForm(".claude.json", "mcpServers", key_form=f"${{{_KEY}}}"),
     "cursor": ClientForm(".cursor/mcp.json", "mcpServers", key_form=f"${{env:{_KEY}}}"),
     "vscode": ClientForm(
         ".config/Code/User/mcp.json",

@@ -268,11 +268,14 @@ def config_command(
     data_dir: Path | None,
 ) -> None:
     """Print what CLIENT's configuration needs, or write it there: for the hub of the context in use, without one for
-    that of this machine.
+    that of this machine. `claude` is Claude Desktop; `claude-code` is written for all projects of the user, or with
+    `--file .mcp.json` for one.
 
     \b
     Examples:
       toolhub mcp config claude
+      toolhub mcp config claude-code --write
+      toolhub mcp config claude-code --write --file .mcp.json
       toolhub mcp config cursor --context prod --http
       toolhub mcp config vscode --http --write
     """
