@@ -18,9 +18,9 @@ from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from tests.unit.telemetry.calls import ALLOWED, asked, granted, settled
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.calls import CallTelemetry
 from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics
-from toolhub_service.telemetry.observer import CallTelemetry
 from toolhub_service.telemetry.tracing import Tracing
 
 KNOWN = 'can"ary/+\\ known 5f3a91'

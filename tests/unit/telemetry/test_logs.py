@@ -17,9 +17,10 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, refuse
 from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.audit import AuditTelemetry
+from toolhub_service.telemetry.calls import CallTelemetry
 from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics
-from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
 from toolhub_service.telemetry.trace_context import TraceContext, attached
 from toolhub_service.telemetry.tracing import Tracing
 

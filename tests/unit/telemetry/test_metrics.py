@@ -19,10 +19,10 @@ from toolhub_service.domain.ports import CallObserver
 from toolhub_service.domain.result import StepName
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names
+from toolhub_service.telemetry.calls import CallTelemetry
 from toolhub_service.telemetry.logs import logger
 from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
 from toolhub_service.telemetry.names import Metric, MetricKind
-from toolhub_service.telemetry.observer import CallTelemetry
 from toolhub_service.telemetry.tracing import Tracing
 
 ROOT = Path(__file__).parents[3]

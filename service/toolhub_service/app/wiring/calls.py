@@ -47,7 +47,7 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.upkeep import AuditUpkeep
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook, check_webhook
-from toolhub_service.telemetry.observer import JobTelemetry
+from toolhub_service.telemetry.jobs import JobTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
 
 Sweep = Callable[[int], Awaitable[int]]

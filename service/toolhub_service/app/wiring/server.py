@@ -36,7 +36,7 @@ from toolhub_service.schema.strict_json import MAX_DEPTH
 from toolhub_service.search.page_tokens import PAGE_SIZE_MAX
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
-from toolhub_service.telemetry.observer import SourceTelemetry
+from toolhub_service.telemetry.sources import SourceTelemetry
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer

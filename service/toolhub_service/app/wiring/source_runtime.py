@@ -41,7 +41,7 @@ from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
-from toolhub_service.telemetry.observer import SourceTelemetry
+from toolhub_service.telemetry.sources import SourceTelemetry
 from toolhub_service.telemetry.trace_context import current_trace_meta, current_traceparent
 from toolhub_service.tools.programs.interpreter import Interpreter
 

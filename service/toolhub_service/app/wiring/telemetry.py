@@ -21,9 +21,10 @@ from toolhub_service.identity.api_keys import moment
 from toolhub_service.policy.live import Change, Difference
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names
+from toolhub_service.telemetry.audit import AuditTelemetry
+from toolhub_service.telemetry.calls import CallTelemetry
 from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
-from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
 from toolhub_service.telemetry.tracing import Tracing
 
 _NAMES_MAX = 20
