@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import GENESIS, Chain, canonical, sealed
+from toolhub_service.stores.audit.chain import GENESIS, Chain, bytes_to_seal, canonical
 from toolhub_service.stores.audit.events import Tail, matches
 from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.presentation import encodable, presentable
@@ -58,7 +58,7 @@ class MemoryAuditLog:
         assert mac is not None
         head = GENESIS
         for expected, event in enumerate(self.events, start=1):
-            message = sealed(head, event.writer, expected, event.key_id, canonical(event.event))
+            message = bytes_to_seal(head, event.writer, expected, event.key_id, canonical(event.event))
             if event.sequence != expected or event.previous_mac != head or not mac.fits(message, event.mac):
                 fault = ChainFault(event.writer, expected, "the tag does not fit the event")
                 return Verification(len(self.events), 1, (fault,))

@@ -112,23 +112,23 @@ class RecordingObserver:
         self.troubles: list[tuple[str, BaseException]] = []
         self._more = asyncio.Event()
 
-    def refreshed(self, status: SourceStatus) -> None:
+    def on_reading(self, status: SourceStatus) -> None:
         self.statuses.append(status)
         self._more.set()
 
-    def checked(self, status: SourceStatus) -> None:
+    def on_judgement(self, status: SourceStatus) -> None:
         self.checked_statuses.append(status)
 
-    def pinned(self, pin: Pin) -> None:
+    def on_pin(self, pin: Pin) -> None:
         self.new.append(pin)
 
-    def drifted(self, pin: Pin) -> None:
+    def on_drift(self, pin: Pin) -> None:
         self.drift.append(pin)
 
-    def decided(self, pin: Pin) -> None:
+    def on_decision(self, pin: Pin) -> None:
         self.decisions.append(pin)
 
-    def met_problem(self, source: str, problem: BaseException) -> None:
+    def on_problem(self, source: str, problem: BaseException) -> None:
         self.troubles.append((source, problem))
 
     async def readings(self, count: int, source: str = "files") -> SourceStatus:

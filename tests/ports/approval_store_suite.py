@@ -221,11 +221,11 @@ class ApprovalStoreSuite:
             await started.create(approval)
             if state is not ApprovalState.PENDING:
                 await started.put(then(approval, state))
-        assert list(await started.expired(T0 + 98, 10)) == []
-        assert [each.state for each in await started.expired(T0 + 99, 10)] == [ApprovalState.APPROVED]
-        over = await started.expired(T0 + 100, 10)
+        assert list(await started.read_expired(T0 + 98, 10)) == []
+        assert [each.state for each in await started.read_expired(T0 + 99, 10)] == [ApprovalState.APPROVED]
+        over = await started.read_expired(T0 + 100, 10)
         assert [each.state for each in over] == [ApprovalState.APPROVED, ApprovalState.PENDING]
-        assert len(await started.expired(T0 + 100, 1)) == 1
+        assert len(await started.read_expired(T0 + 100, 1)) == 1
 
     async def test_ended_ones_are_forgotten_after_they_expired(self, started: ApprovalStore) -> None:
         for number, state in enumerate(ApprovalState):

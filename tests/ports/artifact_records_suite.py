@@ -54,9 +54,9 @@ class ArtifactRecordsSuite:
     async def test_expired_ones_come_first_expired_first(self, started: ArtifactRecords) -> None:
         for number in (2, 0, 3, 1):
             await started.add(an_artifact(f"art-{number}", expires_at_unix_ms=T0 + number))
-        assert list(await started.expired(T0 - 1, 10)) == []
-        assert [each.artifact_id for each in await started.expired(T0 + 2, 10)] == ["art-0", "art-1", "art-2"]
-        assert [each.artifact_id for each in await started.expired(T0 + 9, 2)] == ["art-0", "art-1"]
+        assert list(await started.read_expired(T0 - 1, 10)) == []
+        assert [each.artifact_id for each in await started.read_expired(T0 + 2, 10)] == ["art-0", "art-1", "art-2"]
+        assert [each.artifact_id for each in await started.read_expired(T0 + 9, 2)] == ["art-0", "art-1"]
 
     async def test_pages_show_what_expires_last_first_of_one_owner_or_content_or_all(
         self, started: ArtifactRecords, another: ArtifactRecords

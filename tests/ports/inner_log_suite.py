@@ -75,11 +75,11 @@ class InnerLogSuite:
     ) -> None:
         for call in (a_call(0), a_call(1, expires_at_unix_ms=T0 + 5), a_call(0, "job-10", expires_at_unix_ms=T0 + 2)):
             assert await started.put(call)
-        due = [(call.job_id, call.index) for call in await beside.expired(T0 + 2, 10)]
+        due = [(call.job_id, call.index) for call in await beside.read_expired(T0 + 2, 10)]
         assert due == [("job-1", 0), ("job-10", 0)]
-        assert len(await beside.expired(T0 + 9, 1)) == 1
+        assert len(await beside.read_expired(T0 + 9, 1)) == 1
         assert await beside.forget_job("job-1") == 2
         assert await started.forget_job("job-1") == 0
         assert list(await started.of_job("job-1")) == []
-        assert [call.job_id for call in await started.expired(T0 + 9, 10)] == ["job-10"]
+        assert [call.job_id for call in await started.read_expired(T0 + 9, 10)] == ["job-10"]
         assert await started.put(a_call()), "the place is free again"

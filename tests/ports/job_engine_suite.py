@@ -221,7 +221,7 @@ class JobEngineSuite:
             if job_id != "parent":
                 await runner.run(job_id)
                 return
-            async with engine.parked(job_id), engine.parked(job_id):
+            async with engine.park(job_id), engine.park(job_id):
                 waiting.set()
                 await may_go.wait()
             went_on.set()
@@ -236,7 +236,7 @@ class JobEngineSuite:
             await went_on.wait()
             await engine.enqueue("later")
             await runner.until(lambda: runner.ended["later"] == 1)
-        async with engine.parked("unknown"):
+        async with engine.park("unknown"):
             assert runner.most == 1
 
     async def test_idle_engine_closes_at_once(self, engines: Engines, runner: FakeRunner) -> None:

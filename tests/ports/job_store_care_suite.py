@@ -29,29 +29,29 @@ class JobStoreSweepSuite:
     @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLING])
     async def test_held_job_is_unattended_when_its_runner_is_dead(self, started: JobStore, state: JobState) -> None:
         job = await kept(started, *in_state(a_job(), state))
-        assert list(await started.unattended(T0, 0, 10)) == [job], "never beat"
+        assert list(await started.find_unattended(T0, 0, 10)) == [job], "never beat"
         await started.beat("runner-1", T0 + 10)
-        assert list(await started.unattended(T0 + 9, 0, 10)) == []
-        assert list(await started.unattended(T0 + 10, 0, 10)) == [job], "fell silent"
+        assert list(await started.find_unattended(T0 + 9, 0, 10)) == []
+        assert list(await started.find_unattended(T0 + 10, 0, 10)) == [job], "fell silent"
         await started.beat("runner-1", T0 + 99)
-        assert list(await started.unattended(T0 + 10, 0, 10)) == []
+        assert list(await started.find_unattended(T0 + 10, 0, 10)) == []
         await started.beat("runner-1", 0)
-        assert list(await started.unattended(T0 + 10, 0, 10)) == [job], "left"
+        assert list(await started.find_unattended(T0 + 10, 0, 10)) == [job], "left"
 
     async def test_running_job_that_nobody_holds_is_unattended(self, started: JobStore) -> None:
         job = await kept(started, a_job(), running(a_job(), runner=""))
-        assert list(await started.unattended(T0, 0, 10)) == [job]
+        assert list(await started.find_unattended(T0, 0, 10)) == [job]
 
     async def test_queued_job_is_unattended_when_it_has_waited(self, started: JobStore) -> None:
         job = await kept(started, a_job())
-        assert list(await started.unattended(T0, T0, 10)) == []
-        assert list(await started.unattended(T0, T0 + 1, 10)) == [job]
+        assert list(await started.find_unattended(T0, T0, 10)) == []
+        assert list(await started.find_unattended(T0, T0 + 1, 10)) == [job]
 
     async def test_queued_job_waits_from_its_latest_entry_on(self, started: JobStore) -> None:
         runs = running(a_job(), at_unix_ms=T0 + 50)
         await kept(started, a_job(), runs, moved(runs, JobState.QUEUED, T0 + 100, runner=""))
-        assert list(await started.unattended(T0, T0 + 100, 10)) == []
-        assert len(await started.unattended(T0, T0 + 101, 10)) == 1
+        assert list(await started.find_unattended(T0, T0 + 100, 10)) == []
+        assert len(await started.find_unattended(T0, T0 + 101, 10)) == 1
 
     async def test_jobs_that_await_approval_are_gone_round_in_pieces(
         self, started: JobStore, another: JobStore
@@ -75,10 +75,10 @@ class JobStoreSweepSuite:
     async def test_the_deadline_of_a_job_pauses_while_it_awaits_approval(self, started: JobStore) -> None:
         job = await kept(started, *in_state(a_job(), JobState.AWAITING_APPROVAL))
         late_unix_ms = job.deadline_unix_ms + 1
-        assert list(await started.unattended(late_unix_ms, late_unix_ms, 10)) == []
+        assert list(await started.find_unattended(late_unix_ms, late_unix_ms, 10)) == []
         queued = moved(job, JobState.QUEUED, T0 + 5)
         assert await started.put(queued)
-        assert list(await started.unattended(late_unix_ms, 0, 10)) == [queued]
+        assert list(await started.find_unattended(late_unix_ms, 0, 10)) == [queued]
 
     @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING])
     async def test_job_past_its_deadline_is_unattended_although_its_runner_lives(
@@ -86,18 +86,18 @@ class JobStoreSweepSuite:
     ) -> None:
         job = await kept(started, *in_state(a_job(), state))
         await started.beat("runner-1", T0 + 2 * HOUR_MS)
-        assert list(await started.unattended(job.deadline_unix_ms - 1, 0, 10)) == []
-        assert list(await started.unattended(job.deadline_unix_ms, 0, 10)) == [job]
+        assert list(await started.find_unattended(job.deadline_unix_ms - 1, 0, 10)) == []
+        assert list(await started.find_unattended(job.deadline_unix_ms, 0, 10)) == [job]
 
     @pytest.mark.parametrize("state", FINAL)
     async def test_finished_job_needs_nobody(self, started: JobStore, state: JobState) -> None:
         await kept(started, *in_state(a_job(), state))
-        assert list(await started.unattended(T0 + 9 * HOUR_MS, T0 + 9 * HOUR_MS, 10)) == []
+        assert list(await started.find_unattended(T0 + 9 * HOUR_MS, T0 + 9 * HOUR_MS, 10)) == []
 
     async def test_longest_waiting_comes_first_and_the_limit_holds(self, started: JobStore) -> None:
         for number in (3, 1, 4, 0, 2):
             await kept(started, a_job(f"job-{number}", created_at_unix_ms=T0 + number))
-        waiting = await started.unattended(T0, T0 + 99, 3)
+        waiting = await started.find_unattended(T0, T0 + 99, 3)
         assert [job.job_id for job in waiting] == ["job-0", "job-1", "job-2"]
 
     async def test_a_backlog_does_not_hide_jobs_of_dead_runners(self, started: JobStore) -> None:
@@ -105,7 +105,7 @@ class JobStoreSweepSuite:
             await kept(started, a_job(f"waits-{number}", created_at_unix_ms=T0 + 10))
         late = a_job("runs", created_at_unix_ms=T0 + 20)
         await kept(started, late, running(late, at_unix_ms=T0 + 20))
-        found = [job.job_id for job in await started.unattended(T0, T0 + 99, 5)]
+        found = [job.job_id for job in await started.find_unattended(T0, T0 + 99, 5)]
         assert found == ["runs", "waits-0", "waits-1", "waits-2", "waits-3"]
 
     # Forgetting and counting

@@ -170,35 +170,35 @@ class KeyStoreSuite:
 
     async def test_waiter_wakes_when_the_owner_settles(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
-        waiting = [asyncio.create_task(store.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
+        waiting = [asyncio.create_task(store.wait_for_end(KEY, "owner-1", LONG_S)) for _ in range(3)]
         await asyncio.sleep(0)
         await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
         assert await asyncio.gather(*waiting) == [True] * 3
 
     async def test_waiter_wakes_when_the_owner_releases(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
-        waiting = asyncio.create_task(store.ended(KEY, "owner-1", LONG_S))
+        waiting = asyncio.create_task(store.wait_for_end(KEY, "owner-1", LONG_S))
         await asyncio.sleep(0)
         await store.release(KEY, "owner-1")
         assert await waiting
 
     async def test_waiter_wakes_when_the_owner_is_replaced(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
-        waiting = asyncio.create_task(store.ended(KEY, "owner-1", LONG_S))
+        waiting = asyncio.create_task(store.wait_for_end(KEY, "owner-1", LONG_S))
         await asyncio.sleep(0)
         await store.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1")
         assert await waiting
 
     async def test_waiter_of_an_owner_that_has_ended_does_not_wait(self, store: KeyStore, clock: ManualClock) -> None:
-        assert await store.ended(KEY, "owner-1", LONG_S), "never claimed"
+        assert await store.wait_for_end(KEY, "owner-1", LONG_S), "never claimed"
         await store.claim(KEY, a_record(clock, "owner-2"))
-        assert await store.ended(KEY, "owner-1", LONG_S), "another's now"
+        assert await store.wait_for_end(KEY, "owner-1", LONG_S), "another's now"
         await store.settle(KEY, "owner-2", RESULT, in_ttl(clock))
-        assert await store.ended(KEY, "owner-2", LONG_S), "settled"
+        assert await store.wait_for_end(KEY, "owner-2", LONG_S), "settled"
 
     async def test_waiter_gives_up_when_its_time_is_over(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
-        assert not await store.ended(KEY, "owner-1", AT_ONCE)
+        assert not await store.wait_for_end(KEY, "owner-1", AT_ONCE)
 
     async def test_full_store_refuses_new_keys_and_forgets_none(self, store: KeyStore, clock: ManualClock) -> None:
         keys = [by(f"agent-{number}") for number in range(CAPACITY)]
@@ -280,8 +280,8 @@ class SharedKeysSuite:
         self, keys: KeyStore, others: KeyStore, clock: ManualClock, how: str
     ) -> None:
         await keys.claim(KEY, a_record(clock))
-        waiting = [asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
-        assert not await keys.ended(KEY, "owner-1", AT_ONCE)
+        waiting = [asyncio.create_task(keys.wait_for_end(KEY, "owner-1", LONG_S)) for _ in range(3)]
+        assert not await keys.wait_for_end(KEY, "owner-1", AT_ONCE)
         if how == "settle":
             assert await others.settle(KEY, "owner-1", RESULT, in_ttl(clock))
         elif how == "release":

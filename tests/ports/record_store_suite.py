@@ -118,11 +118,11 @@ class RecordStoreSuite:
         asked = an_approval()
         over = asked.expires_at_unix_ms
         await approvals.create(asked)
-        assert list(await approvals.expired(over - 1, 9)) == []
-        assert list(await approvals.expired(over, 9)) == [asked]
+        assert list(await approvals.read_expired(over - 1, 9)) == []
+        assert list(await approvals.read_expired(over, 9)) == [asked]
         assert await approvals.forget(over + 1, 9) == 0
         await approvals.put([then_approval(asked, ApprovalState.EXPIRED)])
-        assert list(await approvals.expired(over, 9)) == []
+        assert list(await approvals.read_expired(over, 9)) == []
         assert await approvals.forget(over, 9) == 0
         assert await approvals.forget(over + 1, 9) == 1
         assert await approvals.get(("apr-1",)) is None

@@ -68,8 +68,8 @@ async def test_a_canary_appears_in_no_log_span_label_or_audit_row(tmp_path: Path
     await log.append_durably(called(2, args_summary=repr(args), attributes={"API_KEY": NAMED, "note": UNKNOWN}))
     with observer.executing(granted(call)):
         logger("adapter").info("request", args=args, text=str(args))
-    observer.crashed(call, RuntimeError(f"password={NAMED} {KNOWN} {UNKNOWN}"))
-    observer.settled(
+    observer.on_crash(call, RuntimeError(f"password={NAMED} {KNOWN} {UNKNOWN}"))
+    observer.on_settled_call(
         settled(call, error=ErrorKind.INTERNAL, verdict=ALLOWED, spec=None, start_ns=time.perf_counter_ns())
     )
     rpc.end("INTERNAL", f"secret: {NAMED}, {KNOWN}, {UNKNOWN}")

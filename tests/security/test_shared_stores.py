@@ -134,7 +134,7 @@ async def test_damaged_jobs_that_nobody_runs_delay_no_sweep(store: DamagedStore)
     await hub.long_work.reconciler.sweep()
     sweeper = hub.long_work.stores.jobs
     now_unix_ms = hub.long_work.approvals._clock.unix_ms()
-    seen = await sweeper.unattended(now_unix_ms + 10**9, now_unix_ms + 10**9, 100)
+    seen = await sweeper.find_unattended(now_unix_ms + 10**9, now_unix_ms + 10**9, 100)
     assert broken.job_id not in {job.job_id for job in seen}
     assert waiting.job_id in {job.job_id for job in await sweeper.awaiting(None, 100)}
 
@@ -172,7 +172,7 @@ async def test_damaged_artifacts_do_not_affect_those_of_others(store: DamagedSto
         assert await store.damage("artifact", broken, data)
         asked = artifact_service_pb2.GetArtifactRequest(artifact_id=broken)
         assert (await failed(stub.GetArtifact(asked, metadata=store.by("alice").metadata))).code in DATA_FAULTS
-    swept = await store.running.hub.long_work.stores.artifacts.expired(2**62, 100)
+    swept = await store.running.hub.long_work.stores.artifacts.read_expired(2**62, 100)
     assert [artifact.artifact_id for artifact in swept] == [good]
 
 

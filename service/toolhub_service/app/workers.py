@@ -23,7 +23,7 @@ from toolhub_service.app.listening import host_and_port, listening_of
 from toolhub_service.app.start_refusals import StartRefused
 from toolhub_service.app.wiring.telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.counters import scraped
+from toolhub_service.telemetry.counters import make_scrape_registry
 from toolhub_service.telemetry.metrics import MetricsEndpoint
 from toolhub_service.transport.server import cannot_listen
 
@@ -179,7 +179,7 @@ def supervise(
 async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
-    registry = scraped(folder)
+    registry = make_scrape_registry(folder)
     endpoint = MetricsEndpoint(registry, metrics_hosts(settings))
     metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(

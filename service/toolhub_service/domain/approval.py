@@ -149,7 +149,7 @@ class ApprovalStore(Protocol):
         """Return (approvals, number that match) in (requested_at_unix_ms, approval_id) order, newest first, strictly
         after the cursor."""
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
         """Return PENDING and APPROVED approvals whose time has passed, oldest first."""
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:

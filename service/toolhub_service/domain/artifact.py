@@ -73,7 +73,7 @@ class ArtifactRecords(Protocol):
     async def get(self, artifact_id: str) -> Artifact | None:
         """Return a record, also an expired one until it is removed: the caller checks the time."""
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
 
     async def page(
         self,

@@ -60,7 +60,7 @@ class InnerLogStore(Protocol):
         """Return all calls of the job, by index. Raises ToolFailure OUTCOME_UNKNOWN when one cannot be read: it may
         have had an effect."""
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[KeptCall]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[KeptCall]:
         """Return the calls that are due for a check, the oldest first."""
 
     async def forget_job(self, job_id: str) -> int:

@@ -49,7 +49,7 @@ class JobStore(Protocol):
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         """Record that the runner's process is alive until then, unless it beats again; 0: it has shut down."""
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         """Return at most `limit` jobs that need attention: RUNNING and CANCELLING ones first, then QUEUED, in each
         group the longest waiting first, so that no backlog hides the work of dead runners.
 
@@ -99,7 +99,7 @@ class JobEngine(Protocol):
         arrival.
         """
 
-    def parked(self, job_id: str) -> AbstractAsyncContextManager[None]:
+    def park(self, job_id: str) -> AbstractAsyncContextManager[None]:
         """In the body, the job's delivery waits for other jobs and occupies no place; leaving may wait until there is a
         place again. Does nothing for a job that has no delivery here."""
 
@@ -209,25 +209,25 @@ class JobService(Protocol):
 class JobObserver(Protocol):
     """Metrics, traces and logs of jobs: notified of events; cannot influence them."""
 
-    def accepted(self, job: Job) -> None:
+    def on_accept(self, job: Job) -> None:
         """A job was stored."""
 
-    def changed(self, before: Job, job: Job) -> None:
+    def on_change(self, before: Job, job: Job) -> None:
         """This process has moved a job to another state, and the store has it."""
 
-    def taken_over(self, job: Job) -> None:
+    def on_takeover(self, job: Job) -> None:
         """This process has taken over a job whose runner had died."""
 
     def running(self, job: Job) -> AbstractContextManager[object]:
         """Wrap one run; in the body a span is current that links to the submitter's."""
 
-    def counted(self, counts: JobCounts) -> None:
+    def on_counts(self, counts: JobCounts) -> None:
         """Periodic report of the amount of work in the store."""
 
     def watching(self, watchers: int) -> None:
         """The number of watchers that this process now has."""
 
-    def met_problem(self, job_id: str, problem: BaseException) -> None:
+    def on_problem(self, job_id: str, problem: BaseException) -> None:
         """Something failed that will be retried, or a defect; nobody else learns of it. Empty id: not about a single
         job."""
 

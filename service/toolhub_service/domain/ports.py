@@ -210,7 +210,7 @@ class KeyStore(Protocol):
     async def release(self, key: EffectKey, owner: str) -> bool:
         """Delete the key, so that a later call may run. Return False when it is not the owner's or has been settled."""
 
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+    async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         """Wait until the owner's claim is settled, released, replaced or expired. Return False when it still exists
         after the wait."""
 
@@ -231,23 +231,23 @@ class CallObserver(Protocol):
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         """Wrap one execution; in the body the `execute_tool` span is current."""
 
-    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+    def on_retry(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         """Attempt number `attempt` (from 1) failed and another one follows."""
 
-    def crashed(self, call: Call, error: BaseException) -> None:
+    def on_crash(self, call: Call, error: BaseException) -> None:
         """A defect: an unexpected exception of a step. The caller gets INTERNAL and the call id."""
 
-    def unkept(self, call: Call, problem: ToolError) -> None:
+    def on_unkept_result(self, call: Call, problem: ToolError) -> None:
         """A record about a call that has ended could not be written: a store is unreachable."""
 
-    def settled(self, settled: SettledCall) -> None:
+    def on_settled_call(self, settled: SettledCall) -> None:
         """The call has ended; called for refused calls, too."""
 
 
 class AccessObserver(Protocol):
     """The trace of refused access, and of who read the audit log."""
 
-    def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
+    def count_refusal(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
         """An RPC was refused for its credential, or for its role where `principal` has a valid credential.
 
         `peer` is an address, `method` a path, `reason` that of ErrorInfo, `key_id` the public part of an API key.

@@ -337,22 +337,22 @@ class PinStore(Protocol):
 class SourceObserver(Protocol):
     """Audit, metrics and logs of sources: notified of events. Must not raise or wait."""
 
-    def refreshed(self, status: SourceStatus) -> None:
+    def on_reading(self, status: SourceStatus) -> None:
         """A reading has ended, successfully or not; `status` is the current one."""
 
-    def checked(self, status: SourceStatus) -> None:
+    def on_judgement(self, status: SourceStatus) -> None:
         """Known definitions were evaluated again after a decision; `status` is the current one."""
 
-    def pinned(self, pin: Pin) -> None:
+    def on_pin(self, pin: Pin) -> None:
         """A definition was seen for the first time: approved on first use, or PENDING."""
 
-    def drifted(self, pin: Pin) -> None:
+    def on_drift(self, pin: Pin) -> None:
         """A source with pins offers another definition; the tool is quarantined."""
 
-    def decided(self, pin: Pin) -> None:
+    def on_decision(self, pin: Pin) -> None:
         """A person has decided."""
 
-    def met_problem(self, source: str, problem: BaseException) -> None:
+    def on_problem(self, source: str, problem: BaseException) -> None:
         """Something failed that will be retried, or a defect."""
 
 

@@ -90,7 +90,7 @@ class DocketEngine:
             ) from lost
 
     @asynccontextmanager
-    async def parked(self, job_id: str) -> AsyncIterator[None]:
+    async def park(self, job_id: str) -> AsyncIterator[None]:
         """The worker takes one more message meanwhile, and one less once it has room: leaving the block never waits."""
         if self._runs is None or self._runs.get(job_id) is None:
             yield

@@ -71,7 +71,7 @@ class InprocessEngine:
         self._closed = False
 
     async def start(self, run: Run) -> None:
-        self._runs = Runs(run, self._ended)
+        self._runs = Runs(run, self._on_run_end)
         self._fill()
 
     async def enqueue(self, job_id: str, tenant: str = "") -> None:
@@ -88,7 +88,7 @@ class InprocessEngine:
         self._fill()
 
     @asynccontextmanager
-    async def parked(self, job_id: str) -> AsyncIterator[None]:
+    async def park(self, job_id: str) -> AsyncIterator[None]:
         if self._runs is None or self._runs.get(job_id) is None:
             yield
             return
@@ -133,7 +133,7 @@ class InprocessEngine:
         """Return how many runs take room."""
         return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._resumed)
 
-    def _ended(self, job_id: str) -> None:
+    def _on_run_end(self, job_id: str) -> None:
         tenant = self._again.pop(job_id, None)
         if tenant is not None:
             self._waiting.add(job_id, tenant)

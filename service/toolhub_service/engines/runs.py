@@ -36,7 +36,7 @@ class Runs:
         """
         task = asyncio.create_task(self._run_job(job_id), name=f"job {job_id}", context=self._context.copy())
         self._tasks[job_id] = task
-        task.add_done_callback(partial(self._ended, job_id))
+        task.add_done_callback(partial(self._finish_run, job_id))
         return task
 
     async def end(self, grace_s: float) -> None:
@@ -54,7 +54,7 @@ class Runs:
     async def _run_job(self, job_id: str) -> None:
         await self._run(job_id)
 
-    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+    def _finish_run(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job_id]
         if not task.cancelled() and (crash := task.exception()) is not None:
             context = {"message": f"the run of job {job_id} crashed", "exception": crash, "task": task}

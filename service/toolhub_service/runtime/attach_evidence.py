@@ -154,13 +154,13 @@ async def keep_whole(
             return _with_artifact(result, await artifacts.keep_whole(call, whole))
     except ToolFailure as failure:
         if failure.error.kind not in _EXPECTED:
-            observer.crashed(call, failure)
+            observer.on_crash(call, failure)
         return _without(result, failure.error.kind)
     except TimeoutError as late:
-        observer.crashed(call, late)
+        observer.on_crash(call, late)
         return _without(result, ErrorKind.TIMEOUT)
     except Exception as defect:  # noqa: BLE001 - an effect that was had is answered, also when its whole is not kept
-        observer.crashed(call, defect)
+        observer.on_crash(call, defect)
         return _without(result, ErrorKind.INTERNAL)
 
 

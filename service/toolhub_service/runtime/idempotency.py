@@ -166,9 +166,9 @@ class Idempotency:
                 stored = kept(state, result, now_unix_ms)
                 await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._kept_ms(state.call))
         except ToolFailure as away:
-            self._observer.unkept(state.call, away.error)
+            self._observer.on_unkept_result(state.call, away.error)
         except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
-            self._observer.crashed(state.call, broken)
+            self._observer.on_crash(state.call, broken)
 
     async def _claim(self, claim: Claim, planned: PlannedCall) -> ToolResult | None:
         """Return None once the key is claimed, else the answer that is stored under it."""
@@ -212,7 +212,7 @@ class Idempotency:
             raise ToolFailure(lost(claim.key.tool, standing.call_id, "LOST"))
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s > 0:
-            has_ended = await self._store.ended(claim.key, standing.owner, min(left_s, lease_s))
+            has_ended = await self._store.wait_for_end(claim.key, standing.owner, min(left_s, lease_s))
             # The call ended, or its holder ran out of time first: read the record again and decide by what it says
             # then.
             if has_ended or lease_s < left_s:

@@ -419,7 +419,7 @@ class Pipeline:
         if isinstance(failure, HiddenTool):
             state.hidden = failure.reason
         if error.kind is ErrorKind.INTERNAL:
-            self.observer.crashed(state.call, failure)
+            self.observer.on_crash(state.call, failure)
             error = of_a_crash(state, error)
         return self._refuse(state, error)
 

@@ -143,7 +143,7 @@ class Recorder:
 
     def retried(self, granted: GrantedCall, state: CallState, error: ToolError, attempt: int) -> None:
         """Record that an attempt failed and another follows."""
-        self._observer.retried(granted, error, attempt)
+        self._observer.on_retry(granted, error, attempt)
         attributes = {"attempt": str(attempt)}
         self._append(state, self._event(EventType.RETRY, state, outcome=error.kind.value, attributes=attributes))
 
@@ -183,9 +183,9 @@ class Recorder:
         try:
             self._audit.append(event)
         except ToolFailure as broken:
-            self._observer.crashed(state.call, broken)
+            self._observer.on_crash(state.call, broken)
         steps = settle_steps(state, ended_ns)
-        self._observer.settled(SettledCall(state.call, spec, state.verdict, result, steps, duration_ns))
+        self._observer.on_settled_call(SettledCall(state.call, spec, state.verdict, result, steps, duration_ns))
         return result
 
     async def record_reused(self, call: Call, result: ToolResult) -> None:
@@ -203,7 +203,7 @@ class Recorder:
             event = self._event(EventType.TOOL_RESULT, state, shows_asked=True, outcome=outcome, attributes=attributes)
             self._audit.append(event)
         except ToolFailure as broken:
-            self._observer.crashed(call, broken)
+            self._observer.on_crash(call, broken)
 
     def settle_plan(self, state: CallState, error: ToolError | None) -> None:
         """Record a dry run with its plan, or with why there is none. Never raises."""
@@ -219,7 +219,7 @@ class Recorder:
         try:
             self._audit.append(event)
         except ToolFailure as broken:
-            self._observer.crashed(state.call, broken)
+            self._observer.on_crash(state.call, broken)
 
     def _event(
         self,

@@ -51,8 +51,8 @@ class InnerLogs(Records[KeptCall]):
             message = f"What job {job_id} has done cannot be read: its log is damaged. Check its effects."
             raise refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause="LOG_UNREADABLE") from None
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[KeptCall]:
-        return await self._records.expired(now_unix_ms, limit)
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[KeptCall]:
+        return await self._records.read_expired(now_unix_ms, limit)
 
     async def forget_job(self, job_id: str) -> int:
         return await self._records.remove_all("job_id", job_id)

@@ -92,7 +92,7 @@ class ItemTables(Protocol):
         """Remove the items with all their postings; return how many there were."""
         ...
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]: ...
+    async def find_expired(self, now_unix_ms: int, limit: int) -> Collection[int]: ...
 
     async def tidy(self) -> None:
         """Remove what removals have left behind. May take a while."""
@@ -150,7 +150,7 @@ class Items:
 
     async def sweep(self, now_unix_ms: int) -> int:
         removed = 0
-        while numbers := await self._tables.expired(now_unix_ms, AT_ONCE):
+        while numbers := await self._tables.find_expired(now_unix_ms, AT_ONCE):
             removed += await self._tables.remove(numbers)
         await self._tables.tidy()
         return removed

@@ -174,7 +174,7 @@ class RecordStore(Protocol[R]):
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         """Return readable records, newest first and after the cursor, and how many match in all."""
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         """Return open records, or any if the table has no `is_open`, that have expired by now: oldest first."""
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
@@ -330,8 +330,8 @@ class Approvals(Records[Approval]):
         terms = Where(of, {"state": states}, {"tool": where.tool}, owners)
         return await self._records.page(terms, after=after, limit=limit)
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
-        return await self._records.expired(now_unix_ms, limit)
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
+        return await self._records.read_expired(now_unix_ms, limit)
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         return await self._records.forget(before_unix_ms, limit)
@@ -349,8 +349,8 @@ class Artifacts(Records[Artifact]):
     async def get(self, artifact_id: str) -> Artifact | None:
         return await self._records.get((artifact_id,))
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
-        return await self._records.expired(now_unix_ms, limit)
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
+        return await self._records.read_expired(now_unix_ms, limit)
 
     async def page(
         self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int, owners: Owners | None = None

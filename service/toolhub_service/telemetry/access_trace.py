@@ -77,7 +77,7 @@ class AccessTrace:
         self._reads: dict[_Kind, _Tally] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
+    def count_refusal(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
         """Count a refusal; return the seconds that the peer should wait.
 
         The first of a minute is logged, and all of it becomes one event.

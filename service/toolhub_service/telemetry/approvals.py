@@ -231,7 +231,7 @@ class ApprovalTelemetry:
         self._pending = metrics.family(names.APPROVALS_PENDING)
         self._seconds = metrics.family(names.APPROVAL_SECONDS)
 
-    def changed(self, approval: Approval) -> None:
+    def on_change(self, approval: Approval) -> None:
         self._changes[approval.state].inc()
         if approval.state in _DECISIONS:
             # Different hubs may have written the two times, and their clocks may differ.

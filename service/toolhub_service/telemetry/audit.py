@@ -27,7 +27,7 @@ class AuditTelemetry:
             names.LOG_UPKEEP_FAILED, task=task, problem=excerpt(f"{type(problem).__name__}: {problem}", 500)
         )
 
-    def exported(self, sink: str, events: int, refused: int) -> None:
+    def on_export(self, sink: str, events: int, refused: int) -> None:
         self._exported.labels(sink).inc(events)
         if refused:
             self._refused.labels(sink).inc(refused)

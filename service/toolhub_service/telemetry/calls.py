@@ -45,13 +45,13 @@ class CallTelemetry:
         span = self._tracing.executing(call)
         return self._metrics.in_flight if span is UNTRACED else _together(self._metrics.in_flight, span)
 
-    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+    def on_retry(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         self._metrics.call_retried(call.spec.name)
         self._log.info(
             names.LOG_RETRY, call_id=call.call.call_id, tool=call.spec.name, attempt=attempt, kind=error.kind.value
         )
 
-    def crashed(self, call: Call, error: BaseException) -> None:
+    def on_crash(self, call: Call, error: BaseException) -> None:
         if isinstance(error, ToolFailure) and error.error.kind is not ErrorKind.INTERNAL:
             # A full disk is no defect, and a traceback for each call would fill it further.
             self._log.error(
@@ -65,10 +65,10 @@ class CallTelemetry:
         self._metrics.count_defect()
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
 
-    def unkept(self, call: Call, problem: ToolError) -> None:
+    def on_unkept_result(self, call: Call, problem: ToolError) -> None:
         self._log.warning(names.LOG_UNKEPT, call_id=call.call_id, tool=call.tool, problem=problem.message)
 
-    def settled(self, settled: SettledCall) -> None:
+    def on_settled_call(self, settled: SettledCall) -> None:
         result, spec, who = settled.result, settled.spec, settled.call.principal
         tool = spec.name if spec is not None else UNKNOWN_TOOL
         self._metrics.call_settled(
@@ -81,15 +81,15 @@ class CallTelemetry:
         if result.replayed:
             self._metrics.call_replayed(tool)
         if result.error is not None:
-            self._failed(tool, settled, result.error.kind)
+            self._count_failure(tool, settled, result.error.kind)
         if self._records_spans:
-            self._tracing.settled(settled)
+            self._tracing.record_steps(settled)
         if self.learn is not None and settled.call.purpose:
             self.learn(settled)
         if self._access_log:
             self._log_call(settled, settled.duration_ns / 1e6)
 
-    def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
+    def _count_failure(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
         error = settled.result.error
         if kind is ErrorKind.BUDGET_EXCEEDED and error is not None:

@@ -186,7 +186,7 @@ class _Scraped(Collector):
         yield from registry.collect()
 
 
-def scraped(source: CollectorRegistry | Path) -> CollectorRegistry:
+def make_scrape_registry(source: CollectorRegistry | Path) -> CollectorRegistry:
     """Return a registry that reads `source` at each scrape: this process's, or the folder of several."""
     registry = CollectorRegistry()
     registry.register(_Scraped(source))

@@ -44,10 +44,10 @@ class JobTelemetry:
         self._tools: set[str] = set()
         self._causes: set[str] = set()
 
-    def accepted(self, job: Job) -> None:
+    def on_accept(self, job: Job) -> None:
         self._accepted.labels(self._tool(job)).inc()
 
-    def changed(self, before: Job, job: Job) -> None:
+    def on_change(self, before: Job, job: Job) -> None:
         since_unix_ms = before.state_since_unix_ms or before.created_at_unix_ms
         self._seconds[before.state].observe(max(0, job.status.at_unix_ms - since_unix_ms) / 1_000)
         if job.state.is_final:
@@ -65,7 +65,7 @@ class JobTelemetry:
                 **_why(job),
             )
 
-    def taken_over(self, job: Job) -> None:
+    def on_takeover(self, job: Job) -> None:
         self._redeliveries.inc()
         self._log.warning(names.LOG_JOB_TAKEN, job_id=job.job_id, tool=job.call.tool, runs=job.runs)
 
@@ -81,7 +81,7 @@ class JobTelemetry:
         finally:
             self._running.dec()
 
-    def counted(self, counts: JobCounts) -> None:
+    def on_counts(self, counts: JobCounts) -> None:
         for state, gauge in self._open.items():
             gauge.set(counts.by_state.get(state, 0))
         oldest = counts.oldest_queued_at_unix_ms
@@ -90,20 +90,20 @@ class JobTelemetry:
     def watching(self, watchers: int) -> None:
         self._watchers.set(watchers)
 
-    def met_problem(self, job_id: str, problem: BaseException) -> None:
+    def on_problem(self, job_id: str, problem: BaseException) -> None:
         self._troubles.inc()
         log_trouble(self._log, names.LOG_JOB_TROUBLE, problem, job_id=job_id)
 
     def _tool(self, job: Job) -> str:
         """Return a bounded label: jobs of unknown tools are FAILED at once and kept."""
-        return _bounded(job.call.tool if job.tool_digest else names.UNKNOWN_TOOL, self._tools, _MAX_TOOLS)
+        return _bound_label(job.call.tool if job.tool_digest else names.UNKNOWN_TOOL, self._tools, _MAX_TOOLS)
 
     def _cause(self, job: Job) -> str:
         """Return a bounded label: a custom tool may name any cause."""
-        return _bounded(_why(job).get("cause") or names.OTHER, self._causes, _MAX_CAUSES)
+        return _bound_label(_why(job).get("cause") or names.OTHER, self._causes, _MAX_CAUSES)
 
 
-def _bounded(label: str, known: set[str], most: int) -> str:
+def _bound_label(label: str, known: set[str], most: int) -> str:
     if label in known or len(known) < most:
         known.add(label)
         return label

@@ -31,7 +31,7 @@ from toolhub_service.telemetry.counters import (
     SharedCount,
     SharedStepTimes,
     StepTimes,
-    scraped,
+    make_scrape_registry,
 )
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
 
@@ -127,13 +127,15 @@ class Metrics:
             raise HubFailure(StartReason.METRICS_NOT_SHARED, message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
-        self.scraped = scraped(self._registry if multiprocess_dir is None else multiprocess_dir)
+        self.scraped = make_scrape_registry(self._registry if multiprocess_dir is None else multiprocess_dir)
         """The registry for scrapers: the metrics of all workers."""
         self._max_principals = max_principals
         self._principals: set[str] = set()
         counted = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
         self._all: dict[str, Any] = {
-            metric.name: _counted(shown, self._registry) if metric in counted else _made(shown, self._registry)
+            metric.name: _make_counts(shown, self._registry)
+            if metric in counted
+            else _make_metric(shown, self._registry)
             for metric in names.METRICS
             if metric is not names.TOOL_STEP
             for shown in [metric if max_principals else metric.without(names.PRINCIPAL)]
@@ -268,11 +270,11 @@ class Metrics:
         return generate_latest(self.scraped)
 
 
-def _counted(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
+def _make_counts(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
     return (Distributions if metric.kind is MetricKind.HISTOGRAM else Counts)(metric, registry)
 
 
-def _made(metric: Metric, registry: CollectorRegistry) -> Any:
+def _make_metric(metric: Metric, registry: CollectorRegistry) -> Any:
     if metric.kind is MetricKind.HISTOGRAM:
         return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
     if metric.kind is MetricKind.COUNTER:
@@ -316,7 +318,7 @@ class MetricsEndpoint:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; 0 lets the system choose one. Raises OSError when the port is taken."""
-        server = await asyncio.start_server(_unused, host, port, start_serving=False)
+        server = await asyncio.start_server(_ignore_connection, host, port, start_serving=False)
         bound = [each.dup() for each in server.sockets]
         server.close()
         for each in bound:
@@ -357,7 +359,7 @@ class MetricsEndpoint:
             return _response(HTTPStatus.MISDIRECTED_REQUEST, message)
         if path == b"/metrics":
             # Writing thousands of series takes milliseconds.
-            fields, body = await asyncio.to_thread(self._exposed, rest.partition(b" ")[0], head)
+            fields, body = await asyncio.to_thread(self._render_exposition, rest.partition(b" ")[0], head)
             return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body, fields)
         if path == b"/healthz":
             return _response(HTTPStatus.OK, b"ok\n")
@@ -367,7 +369,7 @@ class MetricsEndpoint:
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
         return _response(HTTPStatus.NOT_FOUND, b"" if method == b"HEAD" else _HELP)
 
-    def _exposed(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:
+    def _render_exposition(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:
         """Return header fields and body, in the requested format, compression and selection (`name[]`)."""
         fields: list[tuple[str, str]] = []
         asked = {
@@ -388,7 +390,7 @@ class MetricsEndpoint:
         return True
 
 
-def _unused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _ignore_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """asyncio finds and binds the addresses of a host; connections are accepted by the Acceptor."""
 
 

@@ -46,9 +46,9 @@ class SourceTelemetry:
         # When a change of a known record was last logged, by record and kind of change.
         self._drifts: OrderedDict[tuple[str, ...], int] = OrderedDict()
 
-    def refreshed(self, status: SourceStatus) -> None:
+    def on_reading(self, status: SourceStatus) -> None:
         name = status.name
-        self.checked(status)
+        self.on_judgement(status)
         if status.state in _READ:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
         logged = (status.state, status.reason, status.tool_count, status.quarantined_count)
@@ -66,17 +66,17 @@ class SourceTelemetry:
             quarantined=status.quarantined_count,
         )
 
-    def checked(self, status: SourceStatus) -> None:
+    def on_judgement(self, status: SourceStatus) -> None:
         """A source that is switched off, and so not read, is not measured."""
         if status.state is SourceState.DISABLED:
-            self.removed(status.name)
+            self.forget_source(status.name)
             return
         self._up.labels(status.name).set(status.state in _READ)
         self._whole.labels(status.name).set(status.state in _READ and not status.partial)
         self._tools.labels(status.name).set(status.tool_count)
         self._quarantined.labels(status.name).set(status.quarantined_count)
 
-    def removed(self, source: str) -> None:
+    def forget_source(self, source: str) -> None:
         """Remove the metrics of a source that is no longer configured or read, so that no alert fires for it."""
         self._logged.pop(source, None)
         for gauge, unremarkable in ((self._up, 1), (self._whole, 1), (self._tools, 0), (self._quarantined, 0)):
@@ -84,10 +84,10 @@ class SourceTelemetry:
         for metric in (names.SOURCE_UP, names.SOURCE_WHOLE, names.SOURCE_TOOLS, names.SOURCE_QUARANTINED):
             self._metrics.drop(metric, source)
 
-    def pinned(self, pin: Pin) -> None:
+    def on_pin(self, pin: Pin) -> None:
         self._remember(EventType.PIN_CREATED, pin)
 
-    def drifted(self, pin: Pin) -> None:
+    def on_drift(self, pin: Pin) -> None:
         """Log a change of pins, of each record only the first in an hour; the others are counted.
 
         A source that removes and restores tools all day changes the same records again and again.
@@ -98,10 +98,10 @@ class SourceTelemetry:
         self._log.warning(names.LOG_DRIFT, source=pin.source, tool=pin.tool, change=pin.change.value, digest=pin.digest)
         self._remember(EventType.PIN_DRIFTED, pin)
 
-    def decided(self, pin: Pin) -> None:
+    def on_decision(self, pin: Pin) -> None:
         self._remember(EventType.PIN_DECIDED, pin)
 
-    def met_problem(self, source: str, problem: BaseException) -> None:
+    def on_problem(self, source: str, problem: BaseException) -> None:
         self._troubles.labels(source).inc()
         log_trouble(self._log, names.LOG_SOURCE_TROUBLE, problem, source=source)
 
@@ -142,4 +142,4 @@ class SourceTelemetry:
         try:
             self._audit.append(event)
         except ToolFailure as failure:  # the audit log reports its own failure; a pin is stored anyway
-            self.met_problem(pin.source, failure)
+            self.on_problem(pin.source, failure)

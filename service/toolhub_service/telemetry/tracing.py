@@ -152,15 +152,17 @@ class Tracing:
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
         if self._recording is not None and sampled:
             self._recording.ids.next_trace_id = trace_id
-            opened = self._recorded(method, caller, attributes)
+            opened = self._open_rpc_span(method, caller, attributes)
         else:
             opened = RpcTrace(caller or Beginning(), None, self._redactor)
         trace_context.CURRENT.set(opened.place)
         _RPC.set(opened)
         return opened
 
-    def _recorded(self, method: str, caller: TraceContext | None, given: Mapping[str, str] | None) -> RpcTrace:
-        attributes = self._shown(given or {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method})
+    def _open_rpc_span(self, method: str, caller: TraceContext | None, given: Mapping[str, str] | None) -> RpcTrace:
+        attributes = self._redact_attributes(
+            given or {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method}
+        )
         method = method if given is None else self._redactor.text(method)
         parent = (
             Context() if caller is None else trace.set_span_in_context(NonRecordingSpan(_remote(caller)), Context())
@@ -183,7 +185,9 @@ class Tracing:
         if self._recording is not None and sampled:
             links = [] if caller is None else [Link(_remote(caller))]
             self._recording.ids.next_trace_id = trace_id
-            span = self._tracer.start_span(name, Context(), SpanKind.CONSUMER, self._shown(attributes), links)
+            span = self._tracer.start_span(
+                name, Context(), SpanKind.CONSUMER, self._redact_attributes(attributes), links
+            )
             context = _context_of(span, None)
         else:
             context = TraceContext(f"{trace_id:032x}", f"{random.getrandbits(64) or 1:016x}", False)
@@ -218,7 +222,7 @@ class Tracing:
         }
         parent = trace.set_span_in_context(step, Context())
         span = self._tracer.start_span(
-            names.SPAN_EXECUTE_TOOL.format(tool=tool), parent, SpanKind.INTERNAL, self._shown(attributes)
+            names.SPAN_EXECUTE_TOOL.format(tool=tool), parent, SpanKind.INTERNAL, self._redact_attributes(attributes)
         )
         try:
             with (
@@ -235,7 +239,7 @@ class Tracing:
         finally:
             span.end()
 
-    def settled(self, settled: SettledCall) -> None:
+    def record_steps(self, settled: SettledCall) -> None:
         """Make the spans of a call's steps from their durations."""
         rpc = _RPC.get()
         if rpc is None or rpc.span is None:
@@ -246,7 +250,7 @@ class Tracing:
             attributes = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
             if (subject := settled.call.subject) != settled.call.principal.id:
                 attributes["toolhub.subject"] = subject
-            rpc.span.set_attributes(self._shown(attributes))
+            rpc.span.set_attributes(self._redact_attributes(attributes))
         # Steps are timed by the monotonic clock, and spans need the wall clock.
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None
@@ -267,10 +271,10 @@ class Tracing:
 
     def _start(self, name: str, parent: Span | None, call_id: str, start_ns: int | None = None) -> Span:
         context = trace.set_span_in_context(parent or trace.INVALID_SPAN, Context())
-        attributes = self._shown({names.ATTRIBUTE_CALL: call_id})
+        attributes = self._redact_attributes({names.ATTRIBUTE_CALL: call_id})
         return self._tracer.start_span(name, context, SpanKind.INTERNAL, attributes, start_time=start_ns)
 
-    def _shown(self, attributes: Mapping[str, str | int]) -> dict[str, str | int]:
+    def _redact_attributes(self, attributes: Mapping[str, str | int]) -> dict[str, str | int]:
         text = self._redactor.text
         return {name: text(value) if isinstance(value, str) else value for name, value in attributes.items()}
 

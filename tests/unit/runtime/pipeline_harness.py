@@ -217,16 +217,16 @@ class RecordingObserver:
         self.visited.append("observer.executing")
         yield
 
-    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+    def on_retry(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         self.retries.append((error, attempt))
 
-    def unkept(self, call: Call, problem: ToolError) -> None:
+    def on_unkept_result(self, call: Call, problem: ToolError) -> None:
         self.visited.append(f"unkept {problem.kind.value}")
 
-    def crashed(self, call: Call, error: BaseException) -> None:
+    def on_crash(self, call: Call, error: BaseException) -> None:
         self.crashes.append(error)
 
-    def settled(self, settled: SettledCall) -> None:
+    def on_settled_call(self, settled: SettledCall) -> None:
         self.visited.append("observer.settled")
         self.settled_calls.append(settled)
 

@@ -30,7 +30,7 @@ class TraceHarness:
 async def test_flood_from_made_up_peers_is_bounded_and_loses_no_count() -> None:
     traced = TraceHarness()
     for number in range(50_000):
-        traced.trace.refused(f"2001:db8:{number:x}::/64", METHOD, "CREDENTIAL_REFUSED")
+        traced.trace.count_refusal(f"2001:db8:{number:x}::/64", METHOD, "CREDENTIAL_REFUSED")
     assert len(traced.logged.entries) == PEERS_MAX + 1
     assert traced.events() == []
     traced.trace.close()
@@ -42,8 +42,8 @@ async def test_flood_from_made_up_peers_is_bounded_and_loses_no_count() -> None:
 async def test_principal_is_named_whatever_strangers_send() -> None:
     traced = TraceHarness()
     for number in range(PEERS_MAX):
-        traced.trace.refused(f"192.0.2.{number}", METHOD, "CREDENTIAL_MISSING")
-    traced.trace.refused("198.51.100.1", METHOD, "ROLE_MISSING", principal="robot")
+        traced.trace.count_refusal(f"192.0.2.{number}", METHOD, "CREDENTIAL_MISSING")
+    traced.trace.count_refusal("198.51.100.1", METHOD, "ROLE_MISSING", principal="robot")
     traced.trace.close()
     last = traced.events()[-1]
     assert (last.type, last.principal, last.attributes["peer"]) == (EventType.ROLE_REFUSED, "robot", OTHERS)
@@ -51,14 +51,14 @@ async def test_principal_is_named_whatever_strangers_send() -> None:
 
 async def test_peers_behind_the_bound_do_not_have_to_wait_for_one_another() -> None:
     traced = TraceHarness()
-    waits = [traced.trace.refused(str(number), METHOD, "CREDENTIAL_MISSING") for number in range(PEERS_MAX + 100)]
+    waits = [traced.trace.count_refusal(str(number), METHOD, "CREDENTIAL_MISSING") for number in range(PEERS_MAX + 100)]
     assert set(waits) == {0.0}
 
 
 async def test_events_that_the_audit_log_refuses_are_counted() -> None:
     traced = TraceHarness()
     traced.audit.broken = True
-    traced.trace.refused("192.0.2.1", METHOD, "CREDENTIAL_MISSING")
+    traced.trace.count_refusal("192.0.2.1", METHOD, "CREDENTIAL_MISSING")
     await traced.trace.audit_read("boss", "ListEvents", "{}", 5)
     traced.trace.flush()
     assert [entry["event"] for entry in traced.logged.entries] == [
@@ -67,7 +67,7 @@ async def test_events_that_the_audit_log_refuses_are_counted() -> None:
         "access_not_recorded",
     ]
     traced.audit.broken = False
-    traced.trace.refused("192.0.2.1", METHOD, "CREDENTIAL_MISSING")
+    traced.trace.count_refusal("192.0.2.1", METHOD, "CREDENTIAL_MISSING")
     traced.trace.close()
     assert [(event.type.value, event.attributes["count"]) for event in traced.events()] == [
         ("AUTH_FAILED", "2"),

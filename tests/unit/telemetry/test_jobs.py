@@ -53,9 +53,9 @@ def _ended(job: Job, state: JobState = JobState.SUCCEEDED, at_unix_ms: int = T0 
 
 def test_jobs_are_counted_by_tool_and_end(watched: ObserverHarness) -> None:
     queued, running = in_state(a_job(), JobState.RUNNING)
-    watched.telemetry.accepted(queued)
-    watched.telemetry.changed(queued, running)
-    watched.telemetry.changed(running, _ended(running))
+    watched.telemetry.on_accept(queued)
+    watched.telemetry.on_change(queued, running)
+    watched.telemetry.on_change(running, _ended(running))
     assert watched.value('toolhub_jobs_accepted_total{tool="test/text.write"}') == 1
     ended = [line for line in watched.metrics.exposition().decode().splitlines() if "jobs_ended_total{" in line]
     assert len(ended) == 1
@@ -66,7 +66,7 @@ def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(
     job = a_job()
     for number in range(200):
         lost = failed(job.call, ErrorKind.OUTCOME_UNKNOWN, cause=f"cause-{number}" if number else "RUNNER_DIED")
-        watched.telemetry.changed(job, moved(job, JobState.LOST, T0, result=lost))
+        watched.telemetry.on_change(job, moved(job, JobState.LOST, T0, result=lost))
     assert watched.value('toolhub_jobs_lost_total{cause="RUNNER_DIED",tool="test/text.write"}') == 1
     assert watched.lines("toolhub_jobs_lost_total{") == 51
     assert watched.value('toolhub_jobs_lost_total{cause="other",tool="test/text.write"}') == 150
@@ -75,21 +75,21 @@ def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(
 def test_time_in_a_state_runs_from_its_first_entry(watched: ObserverHarness) -> None:
     running = moved(a_job(), JobState.RUNNING, T0 + 1_000)
     reported = moved(running, JobState.RUNNING, T0 + 1_900)
-    watched.telemetry.changed(reported, _ended(reported, at_unix_ms=T0 + 3_000))
+    watched.telemetry.on_change(reported, _ended(reported, at_unix_ms=T0 + 3_000))
     assert watched.value('toolhub_job_state_seconds_sum{state="RUNNING"}') == 2.0
 
 
 def test_durations_stay_non_negative_when_the_clock_goes_back(watched: ObserverHarness) -> None:
     job = a_job(state_since_unix_ms=T0 + 9_000)
-    watched.telemetry.changed(job, moved(job, JobState.RUNNING, T0))
+    watched.telemetry.on_change(job, moved(job, JobState.RUNNING, T0))
     assert watched.value('toolhub_job_state_seconds_sum{state="QUEUED"}') == 0.0
 
 
 def test_tally_is_shown_whole_and_forgets(watched: ObserverHarness) -> None:
-    watched.telemetry.counted(JobCounts({JobState.QUEUED: 3, JobState.RUNNING: 2}, T0))
+    watched.telemetry.on_counts(JobCounts({JobState.QUEUED: 3, JobState.RUNNING: 2}, T0))
     assert watched.value('toolhub_jobs_open{state="QUEUED"}') == 3
     assert watched.value("toolhub_jobs_oldest_queued_seconds") == 5.0
-    watched.telemetry.counted(JobCounts({}))
+    watched.telemetry.on_counts(JobCounts({}))
     assert watched.value('toolhub_jobs_open{state="QUEUED"}') == 0
     assert watched.value("toolhub_jobs_oldest_queued_seconds") == 0.0
 
@@ -97,17 +97,17 @@ def test_tally_is_shown_whole_and_forgets(watched: ObserverHarness) -> None:
 @pytest.mark.parametrize("state", [JobState.LOST, JobState.TIMED_OUT])
 def test_failed_ends_are_logged(watched: ObserverHarness, state: JobState) -> None:
     job = a_job()
-    watched.telemetry.changed(job, _ended(job, state))
+    watched.telemetry.on_change(job, _ended(job, state))
     (entry,) = watched.logged.entries
     assert (entry["event"], entry["job_id"], entry["state"]) == ("job_ended_badly", "job-1", state.value)
     assert (entry["kind"], entry["reason"]) == ("OUTCOME_UNKNOWN", "outcome_unknown")
 
 
 def test_takeovers_watchers_and_troubles_are_shown(watched: ObserverHarness) -> None:
-    watched.telemetry.taken_over(a_job())
+    watched.telemetry.on_takeover(a_job())
     watched.telemetry.watching(7)
-    watched.telemetry.met_problem("job-1", refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away."))
-    watched.telemetry.met_problem("", RuntimeError("a defect"))
+    watched.telemetry.on_problem("job-1", refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away."))
+    watched.telemetry.on_problem("", RuntimeError("a defect"))
     assert watched.value("toolhub_job_watchers") == 7
     taken, away, defect = watched.logged.entries
     assert taken["event"] == "job_taken_over"
@@ -117,12 +117,12 @@ def test_takeovers_watchers_and_troubles_are_shown(watched: ObserverHarness) -> 
 
 def test_names_of_tools_are_bounded(watched: ObserverHarness) -> None:
     for number in range(1_500):
-        watched.telemetry.accepted(a_job(tool=f"test/t.n{number}"))
+        watched.telemetry.on_accept(a_job(tool=f"test/t.n{number}"))
     assert watched.lines("toolhub_jobs_accepted_total{") <= 1_001
 
 
 def test_tools_that_do_not_exist_have_no_name(watched: ObserverHarness) -> None:
-    watched.telemetry.accepted(a_job(tool="made/up", tool_digest=""))
+    watched.telemetry.on_accept(a_job(tool="made/up", tool_digest=""))
     assert b"made/up" not in watched.metrics.exposition()
 
 

@@ -104,7 +104,7 @@ def test_a_traceback_is_shown_without_its_secrets(output: io.StringIO) -> None:
     try:
         fail(HIDDEN)
     except RuntimeError as error:
-        observer().crashed(asked("call-3"), error)
+        observer().on_crash(asked("call-3"), error)
     (line,) = lines(output)
     assert (line["event"], line["level"], line["call_id"]) == ("call_crashed", "error", "call-3")
     assert "RuntimeError" in line["exception"]
@@ -115,17 +115,17 @@ def test_a_traceback_is_shown_without_its_secrets(output: io.StringIO) -> None:
 
 def test_a_call_that_a_broken_audit_log_does_not_take_is_named_and_is_no_defect(output: io.StringIO) -> None:
     broken = refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
-    observer().crashed(asked("call-4"), broken)
+    observer().on_crash(asked("call-4"), broken)
     (line,) = lines(output)
     assert (line["event"], line["call_id"], line["cause"]) == ("call_not_recorded", "call-4", "disk")
     assert "exception" not in line
 
 
 def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) -> None:
-    observer().settled(settled(asked()))
-    observer().settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    observer().on_settled_call(settled(asked()))
+    observer().on_settled_call(settled(asked(), error=ErrorKind.TIMEOUT))
     assert output.getvalue() == ""
-    observer(access_log=True).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    observer(access_log=True).on_settled_call(settled(asked(), error=ErrorKind.TIMEOUT))
     (line,) = lines(output)
     assert (line["event"], line["outcome"], line["principal"]) == ("call_settled", "TIMEOUT", "agent-a")
     assert line["duration_ms"] == 45.0
@@ -134,10 +134,10 @@ def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) 
 def test_a_log_line_of_a_call_names_its_user_where_the_call_does(output: io.StringIO) -> None:
     call = asked()
     whom = {"user_id": "alice", "agent_id": "scout", "task_id": "t-1", "session_id": "s-1"}
-    observer(access_log=True).settled(settled(call._replace(context=call.context._replace(**whom))))  # type: ignore[arg-type]
-    observer(access_log=True).settled(settled(call))
+    observer(access_log=True).on_settled_call(settled(call._replace(context=call.context._replace(**whom))))  # type: ignore[arg-type]
+    observer(access_log=True).on_settled_call(settled(call))
     vouched = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot",))
-    observer(access_log=True).settled(settled(call._replace(principal=vouched)))
+    observer(access_log=True).on_settled_call(settled(call._replace(principal=vouched)))
     spoken, silent, acted = lines(output)
     facts = {"issuer": "corp", "tenant": "acme", "actors": "corp:bot"}
     assert {name: acted[name] for name in facts} == facts
@@ -147,7 +147,7 @@ def test_a_log_line_of_a_call_names_its_user_where_the_call_does(output: io.Stri
 
 
 def test_a_retry_and_a_refusing_disk_are_reported(output: io.StringIO) -> None:
-    observer().retried(granted(asked()), ToolError(ErrorKind.UPSTREAM_ERROR, "x"), 1)
+    observer().on_retry(granted(asked()), ToolError(ErrorKind.UPSTREAM_ERROR, "x"), 1)
     AuditTelemetry(Metrics(version="1"), logger("audit")).audit_failed("OperationalError: database or disk is full")
     assert [line["event"] for line in lines(output)] == ["call_retried", "audit_write_failed"]
 

@@ -42,8 +42,8 @@ def telemetry(metrics: Metrics) -> CallObserver:
 
 def test_a_settled_call_is_counted_by_tool_and_outcome_and_each_of_its_steps_is_timed() -> None:
     metrics = Metrics(version="1.2.3")
-    telemetry(metrics).settled(settled(asked()))
-    telemetry(metrics).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    telemetry(metrics).on_settled_call(settled(asked()))
+    telemetry(metrics).on_settled_call(settled(asked(), error=ErrorKind.TIMEOUT))
     assert sample(metrics, "toolhub_tool_invocations_total", tool=SPEC.name, ok="true") == 1
     assert sample(metrics, "toolhub_tool_invocations_total", tool=SPEC.name, ok="false") == 1
     assert sample(metrics, "toolhub_tool_errors_total", kind="TIMEOUT") == 1
@@ -62,9 +62,9 @@ def test_a_settled_call_is_counted_by_tool_and_outcome_and_each_of_its_steps_is_
 def test_a_denial_names_the_rule_and_a_refusal_by_a_guard_its_kind() -> None:
     metrics = Metrics(version="1")
     steps = (StepName.RESOLVE, StepName.CHECK_POLICY)
-    telemetry(metrics).settled(settled(asked(), error=ErrorKind.POLICY_DENIED, steps=steps, verdict=DENIED))
-    telemetry(metrics).settled(settled(asked(), error=ErrorKind.PATH_OUTSIDE_SANDBOX, verdict=ALLOWED))
-    telemetry(metrics).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    telemetry(metrics).on_settled_call(settled(asked(), error=ErrorKind.POLICY_DENIED, steps=steps, verdict=DENIED))
+    telemetry(metrics).on_settled_call(settled(asked(), error=ErrorKind.PATH_OUTSIDE_SANDBOX, verdict=ALLOWED))
+    telemetry(metrics).on_settled_call(settled(asked(), error=ErrorKind.TIMEOUT))
     assert sample(metrics, "toolhub_policy_denied_total", tool=SPEC.name, reason="rule-7") == 1
     assert sample(metrics, "toolhub_policy_denied_total", tool=SPEC.name, reason="PATH_OUTSIDE_SANDBOX") == 1
     assert metrics.exposition().count(b"\ntoolhub_policy_denied_total{") == 2
@@ -75,7 +75,7 @@ def test_retries_and_executions_in_flight_are_counted() -> None:
     observer = telemetry(metrics)
     with observer.executing(granted(asked())), observer.executing(granted(asked("call-2"))):
         assert sample(metrics, "toolhub_executions_in_flight") == 2
-    observer.retried(granted(asked()), ToolError(ErrorKind.TIMEOUT, "again"), 1)
+    observer.on_retry(granted(asked()), ToolError(ErrorKind.TIMEOUT, "again"), 1)
     assert sample(metrics, "toolhub_executions_in_flight") == 0
     assert sample(metrics, "toolhub_tool_retries_total", tool=SPEC.name) == 1
 
@@ -85,8 +85,8 @@ def test_a_caller_cannot_make_labels_by_inventing_tools() -> None:
     metrics = Metrics(version="1")
     observer = telemetry(metrics)
     for number in range(50):
-        observer.settled(settled(asked(tool=f"made/up{number}"), error=ErrorKind.TOOL_NOT_FOUND, spec=None))
-    observer.settled(settled(asked()))
+        observer.on_settled_call(settled(asked(tool=f"made/up{number}"), error=ErrorKind.TOOL_NOT_FOUND, spec=None))
+    observer.on_settled_call(settled(asked()))
     assert sample(metrics, "toolhub_tool_invocations_total", tool="unknown", ok="false") == 50
     assert sample(metrics, "toolhub_tool_invocations_total", tool=SPEC.name, ok="true") == 1
     assert b"made/up" not in metrics.exposition()

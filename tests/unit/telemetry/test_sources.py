@@ -35,7 +35,7 @@ class RecordedSources:
 def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> None:
     recorded = RecordedSources()
     for status in (READY, READY, DOWN, DOWN, READY):
-        recorded.telemetry.refreshed(status)
+        recorded.telemetry.on_reading(status)
     assert [entry["event"] for entry in recorded.logged.entries] == ["source_read", "source_down", "source_read"]
     assert recorded.value('toolhub_source_up{source="files"}') == 1
     assert recorded.value('toolhub_source_tools{source="files"}') == 14
@@ -45,7 +45,7 @@ def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> N
 
 def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(
+    recorded.telemetry.on_reading(
         structs.replace(READY, state=SourceState.PARTIAL, reason="the api_key is not accepted")
     )
     (entry,) = recorded.logged.entries
@@ -53,32 +53,32 @@ def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> Non
     assert logged == ("source_partial", "warning", "the api_key is not accepted")
     assert recorded.value('toolhub_source_up{source="files"}') == 1
     assert recorded.value('toolhub_source_whole{source="files"}') == 0
-    recorded.telemetry.refreshed(READY)
+    recorded.telemetry.on_reading(READY)
     assert recorded.value('toolhub_source_whole{source="files"}') == 1
 
 
 def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(READY)
-    recorded.telemetry.checked(structs.replace(READY, quarantined_count=0))
+    recorded.telemetry.on_reading(READY)
+    recorded.telemetry.on_judgement(structs.replace(READY, quarantined_count=0))
     assert recorded.value('toolhub_source_quarantined{source="files"}') == 0
     assert recorded.value('toolhub_source_up{source="files"}') == 1
     assert recorded.value('toolhub_source_refresh_seconds_count{source="files"}') == 1
-    recorded.telemetry.checked(structs.replace(READY, state=SourceState.DOWN))
+    recorded.telemetry.on_judgement(structs.replace(READY, state=SourceState.DOWN))
     assert recorded.value('toolhub_source_up{source="files"}') == 0
 
 
 def test_a_source_that_is_switched_off_is_not_measured() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(structs.replace(READY, state=SourceState.DISABLED, latency_ms=0.0))
+    recorded.telemetry.on_reading(structs.replace(READY, state=SourceState.DISABLED, latency_ms=0.0))
     assert 'source="files"' not in recorded.metrics.exposition().decode()
 
 
 def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.pinned(structs.replace(PIN, change=PinChange.ADDED))
-    recorded.telemetry.drifted(PIN)
-    recorded.telemetry.decided(structs.replace(PIN, state=PinState.APPROVED, decided_by="ops"))
+    recorded.telemetry.on_pin(structs.replace(PIN, change=PinChange.ADDED))
+    recorded.telemetry.on_drift(PIN)
+    recorded.telemetry.on_decision(structs.replace(PIN, state=PinState.APPROVED, decided_by="ops"))
     events = [chained.event for chained in recorded.audit.events]
     assert [event.type for event in events] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
     assert {event.attributes["findings"] for event in events} == {"odd"}
@@ -94,9 +94,9 @@ def test_a_source_that_flaps_fills_no_log() -> None:
     gone = structs.replace(PIN, change=PinChange.REMOVED)
     for hour in range(2):
         for again in range(500):
-            recorded.telemetry.drifted(structs.replace(gone, version=2 + 1_000 * hour + 2 * again))
+            recorded.telemetry.on_drift(structs.replace(gone, version=2 + 1_000 * hour + 2 * again))
         clock.advance(3_600.0)
-    recorded.telemetry.drifted(structs.replace(PIN, digest="cd" * 32))
+    recorded.telemetry.on_drift(structs.replace(PIN, digest="cd" * 32))
     assert len(recorded.audit.events) == 3
     assert recorded.value('toolhub_pins_total{event="drifted",source="files"}') == 1_001
 
@@ -104,19 +104,19 @@ def test_a_source_that_flaps_fills_no_log() -> None:
 def test_a_broken_audit_log_is_reported_and_delays_nothing() -> None:
     recorded = RecordedSources()
     recorded.audit.broken = True
-    recorded.telemetry.decided(PIN)
+    recorded.telemetry.on_decision(PIN)
     assert [entry["event"] for entry in recorded.logged.entries] == ["source_trouble"]
     assert recorded.value('toolhub_source_troubles_total{source="files"}') == 1
 
 
 def test_a_source_that_was_removed_is_measured_no_more_and_reported_anew_when_it_comes_back() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(DOWN)
-    recorded.telemetry.removed("files")
-    recorded.telemetry.removed("never-seen")
-    recorded.telemetry.refreshed(structs.replace(DOWN, name="other"))
+    recorded.telemetry.on_reading(DOWN)
+    recorded.telemetry.forget_source("files")
+    recorded.telemetry.forget_source("never-seen")
+    recorded.telemetry.on_reading(structs.replace(DOWN, name="other"))
     text = recorded.metrics.exposition().decode()
     gauges = [line for line in text.splitlines() if line.startswith(("toolhub_source_up{", "toolhub_source_tools{"))]
     assert {line.partition("{")[2].partition("}")[0] for line in gauges} == {'source="other"'}
-    recorded.telemetry.refreshed(DOWN)
+    recorded.telemetry.on_reading(DOWN)
     assert [entry["source"] for entry in recorded.logged.entries] == ["files", "other", "files"]

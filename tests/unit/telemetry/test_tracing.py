@@ -76,7 +76,7 @@ async def run_call(tracing: Tracing, metadata: list[tuple[str, str]], *, error: 
     with tracing.executing(granted(call)):
         seen.append(current_traceparent())
         await asyncio.create_task(asyncio.sleep(0))
-    tracing.settled(settled(call, error=error, start_ns=start_ns))
+    tracing.record_steps(settled(call, error=error, start_ns=start_ns))
     rpc.end("OK", principal=Principal("agent-a"))
     seen.append(rpc.context.traceparent)
     return seen
@@ -94,7 +94,7 @@ async def test_a_span_of_an_rpc_names_issuer_actor_and_user(recorded: RecordedTr
     who = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot", "corp:relay"))
     rpc, call = recorded.tracing.rpc(METHOD, SAMPLED), asked()
     call = call._replace(principal=who, context=call.context._replace(user_id="bob"))
-    recorded.tracing.settled(settled(call, start_ns=time.perf_counter_ns()))
+    recorded.tracing.record_steps(settled(call, start_ns=time.perf_counter_ns()))
     rpc.end("OK", principal=who)
     (span,) = (span for span in recorded.spans() if span.name == METHOD)
     named = {name: value for name, value in attributes(span).items() if name.startswith("toolhub.")}
@@ -151,7 +151,7 @@ async def test_a_failed_call_marks_the_step_that_failed(recorded: RecordedTracin
         StepName.RECORD,
     )
     rpc = recorded.tracing.rpc(METHOD, SAMPLED)
-    recorded.tracing.settled(settled(asked(), error=ErrorKind.POLICY_DENIED, steps=steps, verdict=DENIED))
+    recorded.tracing.record_steps(settled(asked(), error=ErrorKind.POLICY_DENIED, steps=steps, verdict=DENIED))
     rpc.end("OK")
     failed = {span.name: span for span in recorded.spans() if span.status.status_code is StatusCode.ERROR}
     assert list(failed) == ["toolhub.step.check_policy"]
@@ -166,7 +166,7 @@ async def test_each_attempt_has_its_own_span_under_the_one_execute_step(recorded
         raise refuse(ErrorKind.UPSTREAM_ERROR, "password=hunter2")
     with pytest.raises(KeyError), tracing.executing(granted(call)):
         raise KeyError("password=hunter2")
-    tracing.settled(settled(call, error=ErrorKind.INTERNAL, start_ns=time.perf_counter_ns()))
+    tracing.record_steps(settled(call, error=ErrorKind.INTERNAL, start_ns=time.perf_counter_ns()))
     rpc.end("OK")
     attempts = [span for span in recorded.spans() if span.name.startswith("execute_tool")]
     assert [attributes(span)["toolhub.attempt"] for span in attempts] == [1, 2]
@@ -184,7 +184,7 @@ async def test_calls_of_one_session_do_not_mix_their_executions(recorded: Record
     async def one(number: int) -> None:
         with tracing.executing(granted(calls[number])):
             await gate.wait()
-        tracing.settled(settled(calls[number], start_ns=time.perf_counter_ns()))
+        tracing.record_steps(settled(calls[number], start_ns=time.perf_counter_ns()))
 
     await asyncio.gather(*(one(number) for number in range(5)))
     rpc.end("OK")
@@ -243,7 +243,7 @@ async def test_a_secret_in_an_attribute_is_hidden(recorded: RecordedTracing) -> 
     call = asked(call_id="id-trace-canary-77")
     with recorded.tracing.executing(granted(call)):
         pass
-    recorded.tracing.settled(settled(call, start_ns=time.perf_counter_ns()))
+    recorded.tracing.record_steps(settled(call, start_ns=time.perf_counter_ns()))
     rpc.end("OK")
     assert "trace-canary-77" not in "".join(span.to_json() for span in recorded.spans())
 

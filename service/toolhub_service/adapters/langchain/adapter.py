@@ -44,7 +44,7 @@ class LangChainOpener:
 
     def __init__(self, deps: SourceDeps) -> None:
         self.adapter = LangChainAdapter(
-            redact=deps.redactor.text, tracer=deps.tracer, met_problem=deps.observer.met_problem
+            redact=deps.redactor.text, tracer=deps.tracer, met_problem=deps.observer.on_problem
         )
         self._deps = deps
         self._hides = deps.hides()
@@ -61,7 +61,7 @@ class LangChainOpener:
             self._deps.trusted_namespaces,
             redact=self._deps.redactor.text,
             secrets=values.secrets,
-            met_problem=self._deps.observer.met_problem,
+            met_problem=self._deps.observer.on_problem,
             hides=self._hides,
         )
         self.adapter.put(source)

@@ -51,7 +51,7 @@ from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.checkpoint import frozen_lines
 from toolhub_service.stores.audit.keyring import sync_folder
-from toolhub_service.stores.blobs.disk import removals_paused
+from toolhub_service.stores.blobs.disk import pause_removals
 from toolhub_service.stores.sqlite.cut import copy_to, cut, layout_of
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -152,7 +152,7 @@ class _Taking:
             raise BackupRefused(f"{self._paths.data_dir} is no data folder of a hub: there is nothing to back up.")
         folder = present.pop(ARTIFACTS, None)
         with ExitStack() as held:
-            removals = removals_paused(folder) if folder else nullcontext()
+            removals = pause_removals(folder) if folder else nullcontext()
             with frozen_lines(present.get(CHECKPOINTS, Path(os.devnull))) as lines, removals:
                 snapshots = held.enter_context(cut(databases))
                 self._made_at_unix_ms = SystemClock().unix_ms()

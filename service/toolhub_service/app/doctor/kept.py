@@ -21,7 +21,7 @@ from toolhub_service.app.files.modes import repairs
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.audit.export import carried_to
+from toolhub_service.stores.audit.export import read_sent_row
 from toolhub_service.stores.audit.keyring import open_keyring
 from toolhub_service.stores.audit.sqlite import SqliteEvents, connect_to_look
 from toolhub_service.stores.audit.verify_recent import RecentVerified, verify_recent
@@ -93,7 +93,7 @@ def _place(settings: Settings, name: str) -> Finding:
     if settings.stores.postgres_url or not Paths(settings).audit.exists():
         return ok(title, "the metric toolhub_audit_export_backlog says how far behind it is")
     try:
-        behind = carried_to(SqliteEvents(Paths(settings).audit, only_looks=True), name.partition("_")[0])
+        behind = read_sent_row(SqliteEvents(Paths(settings).audit, only_looks=True), name.partition("_")[0])
     except (sqlite3.Error, ValueError):
         return warn(title, "how far it is cannot be read", "See what is said of the audit log.")
     if behind > _BACKLOG:

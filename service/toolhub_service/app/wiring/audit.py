@@ -70,7 +70,7 @@ def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], s
     carried: list[Callable[[], int]] = []
     for sink, every_s in _sinks(deps, settings.export, tenant_of):
         export = Export(audit.events, sink, telemetry)
-        carried.append(export.carried)
+        carried.append(export.last_sent_row)
         tasks.append(UpkeepTask(sink.name, export.step, every_s))
     if settings.keep_days:
         folder = settings.archive_folder

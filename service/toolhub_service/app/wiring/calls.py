@@ -304,7 +304,7 @@ def _inner_calls(
         policy=policy,
         jobs=long_work.job_service,
         follow=long_work.watch.watch,
-        parked=long_work.engine.parked,
+        parked=long_work.engine.park,
         clock=deps.clock,
         randomness=deps.randomness,
         durable=durable.of,

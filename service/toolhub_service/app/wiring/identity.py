@@ -112,7 +112,7 @@ def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) 
     named = frozenset(auth.xfcc.trust_domains or (domain.name for domain in domains))
 
     def ignored(peer: str) -> None:
-        access.refused(peer_address(peer), HEADER, "CREDENTIAL_IGNORED")
+        access.count_refusal(peer_address(peer), HEADER, "CREDENTIAL_IGNORED")
 
     return {
         "xfcc": ForwardedCertificates(peers, proxies, named, principals, ignored),

@@ -125,7 +125,7 @@ class McpAccess:
         # Other refusals, such as at shutdown, say nothing about the caller.
         if refused.reason in REASONS:
             key_id = public_key_id(dict(headers))
-            wait_s = self._observer.refused(
+            wait_s = self._observer.count_refusal(
                 _peer(peer), asked, refused.reason.name, principal=principal_id, key_id=key_id
             )
         return AccessRefused(

@@ -188,7 +188,7 @@ class SourceRuntime:
         upstream = f"{kind_of(entry).name}:{name}"
         self.budgets.forget(upstream)
         self.deps.observing.metrics.forget_upstream(upstream)
-        self.observer.removed(name)
+        self.observer.forget_source(name)
 
     async def _open_source(self, name: str, entry: Source) -> None:
         """Open a source; a failed one of that name stays listed until then."""
@@ -262,7 +262,7 @@ class SourceRuntime:
     def _mark_broken(self, name: str, entry: Source, reason: str) -> None:
         self._broken.add(name)
         text = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP and on `toolhub sources refresh`"
-        self.observer.refreshed(self._add_unread(name, entry, SourceState.DOWN, text))
+        self.observer.on_reading(self._add_unread(name, entry, SourceState.DOWN, text))
 
     def _add_unread(self, name: str, entry: Source, state: SourceState, reason: str) -> SourceStatus:
         opener = self._openers.get(kind_of(entry).kind)

@@ -336,7 +336,7 @@ class RegisteredTools:
         try:
             definition = self._make(pin.definition)
         except ValueError as wrong:
-            self._observer.met_problem(pin.source, wrong)
+            self._observer.on_problem(pin.source, wrong)
             return None
         return definition if definition.spec.name == pin.tool else None
 

@@ -191,11 +191,11 @@ class PinLedger:
         try:
             return Verdicts(await self._kept(source, offers, is_reading))
         except HubFailure as unreadable:
-            self._observer.met_problem(source.name, unreadable)
+            self._observer.on_problem(source.name, unreadable)
             self._last.pop(source.name, None)
             return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
-            self._observer.met_problem(source.name, away)
+            self._observer.on_problem(source.name, away)
             return Verdicts(await self._remembered(source, offers), STORE_UNAVAILABLE)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
@@ -226,7 +226,7 @@ class PinLedger:
             if not changed:
                 return pin
             if await self._store.put(changed):
-                self._observer.decided(changed[0])
+                self._observer.on_decision(changed[0])
                 return changed[0]
         raise _contended()
 
@@ -279,7 +279,7 @@ class PinLedger:
             for pin in outdated(await self._known(source)):
                 await self._store.remove(pin)
         except (HubFailure, ToolFailure) as failure:
-            self._observer.met_problem(source, failure)
+            self._observer.on_problem(source, failure)
 
     async def forget(self, source: str) -> None:
         self._last.pop(source, None)
@@ -314,10 +314,10 @@ class PinLedger:
         self._last[source] = tuple(pins.values())
         time_slice = TimeSlice()
         for pin in comparison.created:
-            self._observer.pinned(pin)
+            self._observer.on_pin(pin)
             await time_slice.pause_if_due()
         for pin in comparison.drifted:
-            self._observer.drifted(pin)
+            self._observer.on_drift(pin)
             await time_slice.pause_if_due()
 
     async def _remembered(self, source: ToolSource, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:

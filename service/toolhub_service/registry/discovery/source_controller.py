@@ -225,7 +225,7 @@ class SourceController:
             async with asyncio.timeout(_CLOSE_S):
                 await self._source.close()
         except Exception as problem:  # noqa: BLE001 - the others are still to be closed
-            self._deps.observer.met_problem(self._source.name, problem)
+            self._deps.observer.on_problem(self._source.name, problem)
 
     async def refresh(self) -> None:
         """Return when a read that began after now has ended."""
@@ -239,7 +239,7 @@ class SourceController:
         async with self._checking:
             if self._refreshed_at_unix_ms and not self._has_ended:
                 await self._check(is_reading=False)
-                self._deps.observer.checked(self.status)
+                self._deps.observer.on_judgement(self.status)
 
     @property
     def _state(self) -> SourceState:
@@ -267,7 +267,7 @@ class SourceController:
             await self._source.start()
             await self._restore()
         except Exception as problem:  # noqa: BLE001 - reading it says what is wrong
-            self._deps.observer.met_problem(self._source.name, problem)
+            self._deps.observer.on_problem(self._source.name, problem)
         while True:
             await self._wait_until_due(await self._read())
 
@@ -285,7 +285,7 @@ class SourceController:
         try:
             definition = self.registered.restored(pin) if pin.registered else restored(pin.definition)
         except Exception as problem:  # noqa: BLE001 - the others can be restored
-            self._deps.observer.met_problem(self._source.name, problem)
+            self._deps.observer.on_problem(self._source.name, problem)
             return None
         return with_problem(definition) if definition is not None and definition.spec.name == pin.tool else None
 
@@ -298,7 +298,7 @@ class SourceController:
             delay_s = self._delay_s()
             self._next_at_unix_ms = self._deps.clock.unix_ms() + round(delay_s * 1_000)
             self.was_tried.set()
-            self._deps.observer.refreshed(self.status)
+            self._deps.observer.on_reading(self.status)
             return delay_s
         finally:
             self._share.charge(meter.used_s, self._deps.clock.monotonic_s())
@@ -314,7 +314,7 @@ class SourceController:
         except ToolFailure as failure:
             await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # the operator's text
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
-            self._deps.observer.met_problem(self._source.name, defect)
+            self._deps.observer.on_problem(self._source.name, defect)
             await self._failed(_UNEXPECTED)
 
     async def _discovered(self) -> Discovery:

@@ -319,7 +319,7 @@ class Sources:
                 seen, is_troubled = revision, False
             except Exception as problem:  # noqa: BLE001 - it is tried again
                 if not is_troubled:
-                    self._observer.met_problem(_PINS, problem)
+                    self._observer.on_problem(_PINS, problem)
                 is_troubled = True
 
     async def _follow_all(self) -> None:

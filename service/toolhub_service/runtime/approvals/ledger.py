@@ -92,7 +92,7 @@ def _of_approver(by: Principal) -> dict[str, str]:
 class ApprovalObserver(Protocol):
     """Metrics: notified of every change of an approval; cannot influence it."""
 
-    def changed(self, approval: Approval) -> None:
+    def on_change(self, approval: Approval) -> None:
         """Called when this process has brought the approval to its state; PENDING means that it was just requested."""
         ...
 
@@ -104,7 +104,7 @@ class ApprovalObserver(Protocol):
 class Unobserved:
     """Implements `ApprovalObserver` where there are no metrics."""
 
-    def changed(self, approval: Approval) -> None: ...
+    def on_change(self, approval: Approval) -> None: ...
 
     def pending(self, count: int) -> None: ...
 
@@ -176,7 +176,7 @@ class ApprovalLedger:
 
     async def decided(self, after: Approval, by: Principal) -> None:
         """Audit a decision that the store has."""
-        self._observer.changed(after)
+        self._observer.on_change(after)
         facts = {
             "asked_by": after.binding.principal,
             "answer_summary": "" if after.answer is None else summarise(after.answer, self._redactor),
@@ -222,7 +222,7 @@ class ApprovalLedger:
             now_unix_ms = self._clock.unix_ms()
             over = withdrawn(approval, why, now_unix_ms)
             if await self.store.put(over):
-                self._observer.changed(over)
+                self._observer.on_change(over)
                 self._audit.append(_expired_event(over, now_unix_ms, why))
                 return
             approval = await self.store.get(approval.approval_id) or over
@@ -231,7 +231,7 @@ class ApprovalLedger:
         """Store the expiry of approvals whose time has passed, and return how many there were."""
         count = 0
         while True:
-            batch = await self.store.expired(now_unix_ms, _BATCH)
+            batch = await self.store.read_expired(now_unix_ms, _BATCH)
             for approval in batch:
                 count += (await self._expire(approval)).state is ApprovalState.EXPIRED
             if len(batch) < _BATCH:
@@ -248,14 +248,14 @@ class ApprovalLedger:
         self._observer.pending(pending)
 
     def _notify_asked(self, approval: Approval) -> None:
-        self._observer.changed(approval)
+        self._observer.on_change(approval)
         self._on_asked(approval)
 
     async def _expire(self, approval: Approval) -> Approval:
         """Store EXPIRED; return the stored approval when another change came first."""
         over = expired(approval)
         if await self.store.put(over):
-            self._observer.changed(over)
+            self._observer.on_change(over)
             self._audit.append(_expired_event(over, self._clock.unix_ms()))
             return over
         return await self.store.get(approval.approval_id) or over
@@ -267,7 +267,7 @@ class ApprovalLedger:
             raise too_late(await self._expire(approval))
         taken = used(approval, call, now_unix_ms)
         if await self.store.put(taken):
-            self._observer.changed(taken)
+            self._observer.on_change(taken)
             return taken
         now = await self.store.get(approval.approval_id) or approval
         if now == taken:

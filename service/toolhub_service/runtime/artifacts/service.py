@@ -218,7 +218,7 @@ class Artifacts:
         await self._uploads.expire(now_unix_ms)
         swept = 0
         while True:
-            expired = await self._records.expired(now_unix_ms - self._linger_ms, _SWEPT_AT_ONCE)
+            expired = await self._records.read_expired(now_unix_ms - self._linger_ms, _SWEPT_AT_ONCE)
             for artifact in expired:
                 await self._forget(artifact)
                 swept += 1

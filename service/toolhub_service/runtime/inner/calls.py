@@ -93,7 +93,7 @@ class InnerCallDeps(msgspec.Struct, frozen=True):
     follow: Callable[[Job, int], AsyncGenerator[JobStatus, None]]
     """Follows a job's history from a sequence to its end."""
     parked: Callable[[str], AbstractAsyncContextManager[None]]
-    """As `JobEngine.parked`."""
+    """As `JobEngine.park`."""
     clock: Clock
     randomness: Randomness
     durable: Callable[[CallsWithin], InnerCalls]

@@ -127,7 +127,7 @@ class RunLog:
             except ToolFailure as away:
                 if away.error.kind is not ErrorKind.TOOL_UNAVAILABLE:
                     raise
-                self._observer.met_problem(self.job_id, away)
+                self._observer.on_problem(self.job_id, away)
                 await self._sleep(RETRY_S)
 
 
@@ -373,7 +373,7 @@ class JobLogs:
         """Delete one batch of expired logs whose jobs have ended, and return how many were deleted. Raises as `forget`
         does."""
         count = 0
-        due = await self._store.expired(now_unix_ms, _BATCH)
+        due = await self._store.read_expired(now_unix_ms, _BATCH)
         for job_id in dict.fromkeys(kept.job_id for kept in due):
             job = await self._jobs.get(job_id)
             if job is None:

@@ -32,7 +32,7 @@ async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
     try:
         await engine.enqueue(job.job_id, ledger.tenant_of(job))
     except ToolFailure as away:
-        ledger.observer.met_problem(job.job_id, away)
+        ledger.observer.on_problem(job.job_id, away)
 
 
 # A quota of open jobs in the whole store, of which one principal, or all of one tenant, can use at most half.

@@ -136,7 +136,7 @@ class JobLedger:
                 raise
             existing = None
         if existing is None:
-            self.observer.accepted(job)
+            self.observer.on_accept(job)
             self._audit_event(EventType.JOB_SUBMITTED, None, job, _NOTHING)
         return existing
 
@@ -147,7 +147,7 @@ class JobLedger:
         `attributes` is what the audit event says of the change beyond the records."""
         kept = await self.store.put(job) or (again and _is_same(await self.store.get(job.job_id), job))
         if kept and job.state is not before.state:
-            self.observer.changed(before, job)
+            self.observer.on_change(before, job)
         if kept and (job.state is not before.state or was_taken_over(before, job)):
             self._audit_event(EventType.JOB_STATE, before, job, attributes)
         if kept and job.approval_id and _waits_no_more(before, job):
@@ -176,7 +176,7 @@ class JobLedger:
         try:
             await self._withdraw(approval_id, job.job_id, _why_withdrawn(job))
         except ToolFailure as away:
-            self.observer.met_problem(job.job_id, away)
+            self.observer.on_problem(job.job_id, away)
 
     async def _forget_log(self, job: Job) -> None:
         """Delete the log of inner calls. The sweep repeats what fails here."""
@@ -185,7 +185,7 @@ class JobLedger:
         try:
             await self.forget_log(job)
         except ToolFailure as away:
-            self.observer.met_problem(job.job_id, away)
+            self.observer.on_problem(job.job_id, away)
 
     def _audit_event(self, type: EventType, before: Job | None, job: Job, attributes: Mapping[str, str]) -> None:
         """Audit the change. A broken audit log refuses calls, but must not cost a job its state."""
@@ -210,7 +210,7 @@ class JobLedger:
         try:
             self._audit.append(event)
         except ToolFailure as broken:
-            self.observer.met_problem(job.job_id, broken)
+            self.observer.on_problem(job.job_id, broken)
 
 
 def _waits_no_more(before: Job, job: Job) -> bool:

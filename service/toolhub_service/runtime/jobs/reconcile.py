@@ -127,7 +127,7 @@ class Decisions:
         try:
             await self.decide(approval)
         except Exception as away:  # noqa: BLE001 - the sweep comes back to it
-            self._ledger.observer.met_problem(approval.binding.job_id, away)
+            self._ledger.observer.on_problem(approval.binding.job_id, away)
 
 
 _BATCH = 500
@@ -179,12 +179,12 @@ class Reconciler:
         for work in (self._heartbeat.release_dead, *self._each_time):
             await self._guarded(work)
         now_unix_ms = self._clock.unix_ms()
-        jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
+        jobs = await self._store.find_unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
         await self._guarded(partial(self._deliver, jobs))
         if len(jobs) == _BATCH:
             await self._guarded(partial(self._deliver_others, jobs))
         await self._guarded(self._check_awaiting)
-        self._observer.counted(await self._store.count_jobs())
+        self._observer.on_counts(await self._store.count_jobs())
         return len(jobs)
 
     async def tidy(self) -> None:
@@ -216,7 +216,7 @@ class Reconciler:
             try:
                 has_ended = await self._give_up(job)
             except Exception as problem:  # noqa: BLE001 - then its delivery tells
-                self._observer.met_problem(job.job_id, problem)
+                self._observer.on_problem(job.job_id, problem)
             if not has_ended:
                 # An engine that cannot be reached for one job cannot be for the others.
                 await self._engine.enqueue(job.job_id, self._ledger.tenant_of(job))
@@ -255,4 +255,4 @@ class Reconciler:
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails
-            self._observer.met_problem(job_id, problem)
+            self._observer.on_problem(job_id, problem)

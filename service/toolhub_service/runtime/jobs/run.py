@@ -59,7 +59,7 @@ class Heartbeat:
             await self._store.beat(self.runner, alive_until_unix_ms)
         except Exception as unheard:  # noqa: BLE001 - whatever it is, signs of life must go on
             self._steady_since_s = None
-            self._observer.met_problem("", unheard)
+            self._observer.on_problem("", unheard)
             return False
         if self._steady_since_s is None or not self._is_fresh(now_unix_ms):
             self._steady_since_s = self._clock.monotonic_s()
@@ -71,7 +71,7 @@ class Heartbeat:
         try:
             await self._store.beat(self.runner, 0)
         except ToolFailure as unreachable:
-            self._observer.met_problem("", unreachable)
+            self._observer.on_problem("", unreachable)
 
     async def release_dead(self) -> None:
         """Release the jobs of runners that have certainly ended, without waiting for their heartbeat to expire. Raises
@@ -133,11 +133,11 @@ class JobClaims:
                     if job.state.is_final:
                         return None
                     if before.runner:
-                        self._ledger.observer.taken_over(job)
+                        self._ledger.observer.on_takeover(job)
                     return job
                 sent = None
             except ToolFailure as away:
-                self._ledger.observer.met_problem(job_id, away)
+                self._ledger.observer.on_problem(job_id, away)
                 await asyncio.sleep(RETRY_S)
 
     async def give_up(self, job: Job) -> bool:
@@ -231,9 +231,9 @@ class JobRuns:
             if job is not None:
                 await self._run(job)
         except (ToolFailure, Superseded, ForbiddenTransition) as passing:
-            self._ledger.observer.met_problem(job_id, passing)  # the reconciler retries
+            self._ledger.observer.on_problem(job_id, passing)  # the reconciler retries
         except Exception as defect:  # noqa: BLE001 - one job's defect must not end the engine
-            self._ledger.observer.met_problem(job_id, defect)
+            self._ledger.observer.on_problem(job_id, defect)
         finally:
             del self._delivered[job_id]
 
@@ -304,7 +304,7 @@ class JobRuns:
                 except Superseded:
                     return
                 except ToolFailure as unreachable:
-                    self._ledger.observer.met_problem(job_id, unreachable)
+                    self._ledger.observer.on_problem(job_id, unreachable)
                     await asyncio.sleep(RETRY_S)
         finally:
             del self._catching_up[job_id]

@@ -86,7 +86,7 @@ class JobSink:
         try:
             await self._live.change(self._reported)
         except ToolFailure as unreachable:  # a report is not worth a retry: the next one is newer
-            self._ledger.observer.met_problem(self._live.job.job_id, unreachable)
+            self._ledger.observer.on_problem(self._live.job.job_id, unreachable)
 
     def _reported(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there a report to append
@@ -240,7 +240,7 @@ class JobSettlement:
         try:
             await self._persist(live, live.ending, live.cause)
         except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
-            self._ledger.observer.met_problem(live.job.job_id, defect)
+            self._ledger.observer.on_problem(live.job.job_id, defect)
             live.ending = self._ending(self._crashed(live.job), None)
             await self._persist(live, live.ending)
 
@@ -260,7 +260,7 @@ class JobSettlement:
         putting.cancel()
         await asyncio.wait({putting})
         if not putting.cancelled() and (problem := putting.exception()) is not None:
-            self._ledger.observer.met_problem(live.job.job_id, problem)
+            self._ledger.observer.on_problem(live.job.job_id, problem)
 
     def _requeued(self, job: Job) -> Job:
         if job.begun and job.remote is None:
@@ -280,7 +280,7 @@ class JobSettlement:
         problem = work.exception()
         if problem is None and isinstance(answer := work.result(), ToolResult):
             return answer
-        self._ledger.observer.met_problem(live.job.job_id, problem or TypeError("a job was answered with a plan"))
+        self._ledger.observer.on_problem(live.job.job_id, problem or TypeError("a job was answered with a plan"))
         return self._crashed(live.job)
 
     def _crashed(self, job: Job) -> ToolResult:
@@ -333,7 +333,7 @@ class JobSettlement:
                 await live.change(transition, cause)
                 return
             except ToolFailure as unreachable:
-                self._ledger.observer.met_problem(live.job.job_id, unreachable)
+                self._ledger.observer.on_problem(live.job.job_id, unreachable)
                 await asyncio.sleep(RETRY_S)
             except Superseded:
                 return

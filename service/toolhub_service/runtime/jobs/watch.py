@@ -319,7 +319,7 @@ class JobWatch:
             try:
                 return await read()
             except ToolFailure as away:
-                self.observer.met_problem(job_id, away)
+                self.observer.on_problem(job_id, away)
                 await asyncio.sleep(_RETRY_S)
         return None
 

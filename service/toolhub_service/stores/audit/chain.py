@@ -38,12 +38,12 @@ class Chain:
     def add(self, body: bytes) -> tuple[int, str, str]:
         """Seal the next canonical event: its sequence, the tag before it, and its tag."""
         sequence, previous = self.sequence + 1, self.head
-        tag = self._mac.hex(sealed(previous, self.writer, sequence, self.key_id, body))
+        tag = self._mac.hex(bytes_to_seal(previous, self.writer, sequence, self.key_id, body))
         self.sequence, self.head = sequence, tag
         return sequence, previous, tag
 
 
-def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) -> bytes:
+def bytes_to_seal(previous: str, writer: str, sequence: int, key_id: str, body: bytes) -> bytes:
     """Return the bytes that the tag covers.
 
     Only the body may hold a line feed, and it comes last: no two events share them.

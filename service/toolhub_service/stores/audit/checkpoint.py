@@ -22,7 +22,7 @@ import msgspec
 import orjson
 
 from toolhub_service.stores.audit.chain import GENESIS
-from toolhub_service.stores.audit.events import tampered
+from toolhub_service.stores.audit.events import tampering_error
 from toolhub_service.stores.audit.keyring import Keyring, sync_folder
 
 OPEN: Final = "open"
@@ -51,7 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The seal of the line before; 64 zeros for the first."""
     mac: str = ""
 
-    def sealed(self) -> bytes:
+    def bytes_to_seal(self) -> bytes:
         """Return the bytes that the seal covers."""
         data = msgspec.structs.asdict(self)
         del data["mac"]
@@ -66,7 +66,7 @@ def parse_line(line: str | bytes, keyring: Keyring) -> Checkpoint | None:
     try:
         checkpoint = Checkpoint(**orjson.loads(line))
         mac = keyring.checkpoint(checkpoint.key_id)
-        genuine = mac is not None and mac.fits(checkpoint.sealed(), checkpoint.mac)
+        genuine = mac is not None and mac.fits(checkpoint.bytes_to_seal(), checkpoint.mac)
     except (ValueError, TypeError, AttributeError):
         return None
     return checkpoint if genuine else None
@@ -92,7 +92,7 @@ class CheckpointFile:
         """Sign what a chain holds and return when the line is on disk. Raises OSError, and what `check` raises."""
         with self._lock:
             self._check_unchanged()
-            with _locked(self._path) as descriptor:
+            with _lock_file(self._path) as descriptor:
                 signed = self._append(descriptor, kind, writer, count, head)
         if self._witness is not None:
             self._witness(signed.line())
@@ -109,9 +109,9 @@ class CheckpointFile:
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            raise tampered(f"The audit log's checkpoint file {self._path} is gone") from None
+            raise tampering_error(f"The audit log's checkpoint file {self._path} is gone") from None
         if (found.st_dev, found.st_ino) != self._place or found.st_size < self._read_bytes:
-            raise tampered(f"The audit log's checkpoint file {self._path} was replaced or cut")
+            raise tampering_error(f"The audit log's checkpoint file {self._path} was replaced or cut")
 
     def _append(self, descriptor: int, kind: str, writer: str, count: int, head: str) -> Checkpoint:
         self._catch_up(descriptor)
@@ -128,7 +128,7 @@ class CheckpointFile:
         )
         mac = self._keyring.checkpoint()
         assert mac is not None
-        signed = msgspec.structs.replace(unsigned, mac=mac.hex(unsigned.sealed()))
+        signed = msgspec.structs.replace(unsigned, mac=mac.hex(unsigned.bytes_to_seal()))
         self._write(descriptor, signed)
         opened = os.fstat(descriptor)
         self._place = (opened.st_dev, opened.st_ino)
@@ -161,7 +161,7 @@ class CheckpointFile:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _lock_file(path: Path) -> Iterator[int]:
     new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

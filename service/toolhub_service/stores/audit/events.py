@@ -36,7 +36,7 @@ _REMEDY: Final = (
 )
 
 
-def tampered(what: str) -> HubFailure:
+def tampering_error(what: str) -> HubFailure:
     """Return the error for the operator, never for a caller, when `what` is wrong with the log."""
     return HubFailure(StartReason.AUDIT_LOG_CHANGED, f"{what}. {_REMEDY}")
 
@@ -51,9 +51,9 @@ def check_chain(writer: str, count: int, head: str, own: tuple[int, int, int] | 
         held, first, last = own
         # The start of a chain, or all of it, may have been pruned.
         if held and (last != count or held != last - first + 1):
-            raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
+            raise tampering_error(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
     if tag != head:
-        raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+        raise tampering_error(f"The last event of {writer} in the audit log was removed or changed")
 
 
 class EventTable(Protocol):
@@ -225,7 +225,7 @@ def page_of(
     found: list[ChainedEvent] = []
     try:
         while len(found) < limit:
-            rows = [chained(row) for row in events.page(where, after, limit)]
+            rows = [read_chained_event(row) for row in events.page(where, after, limit)]
             found += [each for each in rows if passes_body(where, each.event)]
             if len(rows) < limit:
                 break
@@ -275,12 +275,12 @@ def _as_text(value: Any) -> str:
 
 def _readable(row: tuple[Any, ...]) -> ChainedEvent | None:
     try:
-        return chained(row)
+        return read_chained_event(row)
     except _ILLEGIBLE:
         return None
 
 
-def chained(row: tuple[Any, ...]) -> ChainedEvent:
+def read_chained_event(row: tuple[Any, ...]) -> ChainedEvent:
     """Return the event of a row. Raises ValueError, KeyError or TypeError when the row was tampered with."""
     writer, sequence, *_, body, previous, tag, key_id = row
     event = parse(body.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))

@@ -63,7 +63,7 @@ class Sink(Protocol):
 class ExportObserver(Protocol):
     """Called from threads."""
 
-    def exported(self, sink: str, events: int, refused: int) -> None: ...
+    def on_export(self, sink: str, events: int, refused: int) -> None: ...
 
     def backlog(self, sink: str, events: int) -> None: ...
 
@@ -81,7 +81,7 @@ class Export:
         self._observer = observer
         self._cursor: Cursor | None = None
 
-    def carried(self) -> int:
+    def last_sent_row(self) -> int:
         """Return the last row that the sink has, as far as this process or its disk knows."""
         return (self._cursor or self._read_cursor()).row
 
@@ -104,7 +104,7 @@ class Export:
         row, writer, sequence = batch.rows[-1][:3]
         self._cursor = Cursor(row, writer, sequence, batch.rows[-1][11])
         self._events.keep_cursor(self._sink.name, msgspec.json.encode(self._cursor).decode())
-        self._observer.exported(self._sink.name, len(batch.rows), refused)
+        self._observer.on_export(self._sink.name, len(batch.rows), refused)
         self._observer.backlog(self._sink.name, max(0, last_row - row))
         return bool(last_row > row)
 
@@ -120,7 +120,7 @@ class Export:
         return tag == cursor.mac if tag is not None else self._events.last_row() >= cursor.row
 
 
-def carried_to(events: EventStore, sink: str) -> int:
+def read_sent_row(events: EventStore, sink: str) -> int:
     """Return an upper bound of the events that the sink does not have yet."""
     text = events.cursor(sink)
     return max(0, events.last_row() - (msgspec.json.decode(text, type=Cursor).row if text else 0))

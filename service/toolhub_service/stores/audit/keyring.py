@@ -56,8 +56,8 @@ class Keyring:
         if not keys:
             raise HubFailure(StartReason.AUDIT_KEY_INVALID, "The audit key file holds no key.")
         self.active_id = key_id(keys[-1])
-        self._chain = {key_id(key): Mac(_derived(key, b"toolhub audit chain 1")) for key in keys}
-        self._checkpoint = {key_id(key): Mac(_derived(key, b"toolhub audit checkpoint 1")) for key in keys}
+        self._chain = {key_id(key): Mac(_derive_key(key, b"toolhub audit chain 1")) for key in keys}
+        self._checkpoint = {key_id(key): Mac(_derive_key(key, b"toolhub audit checkpoint 1")) for key in keys}
 
     def chain(self, of: str = "") -> Mac | None:
         """Return the MAC that seals events, of the active key when `key_id` is None; None when the key is unknown."""
@@ -72,7 +72,7 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"toolhub audit key id" + key).hexdigest()[:12]
 
 
-def _derived(key: bytes, purpose: bytes) -> bytes:
+def _derive_key(key: bytes, purpose: bytes) -> bytes:
     return hmac.digest(key, purpose, "sha256")
 
 

@@ -103,7 +103,7 @@ class ChainedAuditLog:
         try:
             self._keyring, checkpoints = await asyncio.to_thread(self._open)
         except self.events.errors as error:
-            raise _broken("disk") from error
+            raise _log_failure("disk") from error
         self._chain = Chain(self.writer, self._keyring)
         self._appended = 0
         self._checkpoints = checkpoints
@@ -138,7 +138,7 @@ class ChainedAuditLog:
         for tail in list(self._tails):
             tail.end()
         if group.failure:
-            raise _broken("disk")
+            raise _log_failure("disk")
 
     # Writing
 
@@ -149,9 +149,9 @@ class ChainedAuditLog:
         """
         group = self._group
         if group is None or group.failure:
-            raise _broken("disk" if group is not None else "closed")
+            raise _log_failure("disk" if group is not None else "closed")
         if not group.put(event, urgent=urgent):
-            raise _broken("queue_full")
+            raise _log_failure("queue_full")
         self._appended += 1
 
     async def append_durably(self, event: Event) -> None:
@@ -169,10 +169,10 @@ class ChainedAuditLog:
         """
         group = self._group
         if group is None or group.failure:
-            raise _broken("disk" if group is not None else "closed")
+            raise _log_failure("disk" if group is not None else "closed")
         depth = self._appended - group.durable[0]
         if depth >= self._timing.queue_limit:
-            raise _broken("queue_full")
+            raise _log_failure("queue_full")
         if depth > self._timing.queue_limit * _ALMOST_FULL:
             await self.flush()
 
@@ -199,9 +199,9 @@ class ChainedAuditLog:
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
         """Yield the next rows of the chain, each sealed when it is iterated; in any thread, never in two at once."""
         self._are_clean = are_clean(events, self._redactor)
-        return map(self._sealed, events)
+        return map(self._seal_event, events)
 
-    def _sealed(self, event: Event) -> Row:
+    def _seal_event(self, event: Event) -> Row:
         event = presentable(event, self._redactor, is_clean=self._are_clean)
         try:
             body = canonical(event)
@@ -222,16 +222,16 @@ class ChainedAuditLog:
 
     # Callbacks of the writer's thread
 
-    def committed(self, sequence: int, events: int, seconds: float) -> None:
-        self._on_loop(partial(self._committed, sequence, events, seconds))
+    def on_commit(self, sequence: int, events: int, seconds: float) -> None:
+        self._on_loop(partial(self._report_commit, sequence, events, seconds))
 
-    def _committed(self, sequence: int, events: int, seconds: float) -> None:
+    def _report_commit(self, sequence: int, events: int, seconds: float) -> None:
         self._settle(sequence, "")
         if self._observer is not None:
             assert self._loop is not None  # and the woken tasks run first
             self._loop.call_soon(self._observer.audit_committed, events, seconds, self.depth)
 
-    def failed(self, reason: str) -> None:
+    def on_failure(self, reason: str) -> None:
         self._on_loop(partial(self._settle, 0, reason))
         if self._observer is not None:
             self._observer.audit_failed(reason)
@@ -263,7 +263,7 @@ class ChainedAuditLog:
         while failure and waiting:
             future = waiting.popleft()[1]
             if not future.done():
-                future.set_exception(_broken("disk"))
+                future.set_exception(_log_failure("disk"))
 
     # Reading
 
@@ -329,7 +329,7 @@ def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
         tail.offer(events)
 
 
-def _broken(cause: str) -> ToolFailure:
+def _log_failure(cause: str) -> ToolFailure:
     """Return the error of the log.
 
     `cause` is `closed`, `queue_full` or `disk`; only the observer gets the disk's own error.

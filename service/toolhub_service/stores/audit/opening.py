@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolhub_service.stores.audit.checkpoint import read_lines
-from toolhub_service.stores.audit.events import EventStore, tampered
+from toolhub_service.stores.audit.events import EventStore, tampering_error
 from toolhub_service.stores.audit.keyring import Keyring, open_keyring
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.audit.verify import attest_events
@@ -38,12 +38,12 @@ def keyring_of(
     """
     attested = lines or read_lines(checkpoints)  # another worker may have begun in between
     if not (attested or begins or is_empty) and events.is_made_with_key:
-        raise tampered(f"The audit log's checkpoint file {checkpoints} is gone, yet there are events")
+        raise tampering_error(f"The audit log's checkpoint file {checkpoints} is gone, yet there are events")
     if begins and not is_empty:
-        raise tampered("The audit log's tables hold events, so that no log can begin in them")
+        raise tampering_error("The audit log's tables hold events, so that no log can begin in them")
     keyring = open_keyring(key, create=is_empty and not lines)
     if is_empty and attest_events(lines, keyring):
-        raise tampered(f"The audit log holds no event, yet {checkpoints} attests some")
+        raise tampering_error(f"The audit log holds no event, yet {checkpoints} attests some")
     return keyring
 
 

@@ -25,7 +25,7 @@ from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.stores.audit.by_principal import index_postgres, postgres_page
-from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
+from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampering_error
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.postgres_upkeep import OldEvents, SharedUpkeep
 from toolhub_service.stores.postgres.target import postgres_target
@@ -106,7 +106,7 @@ _ITEMS: Final = 1_000
 _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
 
 
-def _mended(named: Event | EventFilter) -> dict[str, Any]:
+def _replace_nul(named: Event | EventFilter) -> dict[str, Any]:
     """Return the fields with U+FFFD for NUL, the one character that PostgreSQL's text cannot hold."""
     found = {name: text for name in _CHOSEN_BY_CALLERS if "\0" in (text := getattr(named, name))}
     return {name: text.replace("\0", "\ufffd") for name, text in found.items()}
@@ -173,7 +173,7 @@ class PostgresEvents(SharedUpkeep):
         return HubFailure(Reason.AUDIT_UNREACHABLE, message)
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
-        where = replace(where, **_mended(where))
+        where = replace(where, **_replace_nul(where))
         terms, parameters = condition(where, after, "%s", "strpos")
         query: Composed = SQL(_PAGE).format(terms=SQL(terms))  # columns and marks
         with self._reading() as connection:
@@ -228,7 +228,9 @@ class PostgresEventTable(OldEvents):
             # One table without the other is the rest of an existing log, which hubs elsewhere may have written: a
             # machine that joins them has no checkpoint of its own yet that could show it.
             if len(missing) == 1:
-                raise tampered(f"The table {missing[0]} of the audit log is missing in PostgreSQL: rename what is left")
+                raise tampering_error(
+                    f"The table {missing[0]} of the audit log is missing in PostgreSQL: rename what is left"
+                )
             if missing:
                 for statement in _SCHEMA:
                     self._connection.execute(statement)
@@ -256,9 +258,11 @@ class PostgresEventTable(OldEvents):
 
     def _check_tables(self) -> None:
         if missing := self._all(_MISSING):
-            raise tampered(f"The table {missing[0][0]} of the audit log is missing in PostgreSQL")
+            raise tampering_error(f"The table {missing[0][0]} of the audit log is missing in PostgreSQL")
         if foreign := self._all(_TRIGGERS):
-            raise tampered(f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made")
+            raise tampering_error(
+                f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made"
+            )
 
     def announce(self) -> None:
         with suppress(psycopg.OperationalError):  # The events are written, and watchers poll, too.
@@ -370,9 +374,9 @@ class PostgresAuditLog(ChainedAuditLog):
             await asyncio.wait([listener])
         await super().close()
 
-    def _sealed(self, event: Event) -> Row:
-        mended = _mended(event)  # the body carries the character escaped
-        return super()._sealed(replace(event, **mended) if mended else event)
+    def _seal_event(self, event: Event) -> Row:
+        mended = _replace_nul(event)  # the body carries the character escaped
+        return super()._seal_event(replace(event, **mended) if mended else event)
 
     async def _keep_listening(self) -> None:
         retry_s = _FIRST_RETRY_S

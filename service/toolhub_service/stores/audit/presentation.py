@@ -101,11 +101,13 @@ def _cut_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 def encodable(event: Event) -> Event:
     """Return the event with `?` for what UTF-8 cannot encode, so that no event is lost to one character."""
-    texts: dict[str, Any] = {name: _mended(getattr(event, name)) for name in _TEXTS}
+    texts: dict[str, Any] = {name: _encodable_text(getattr(event, name)) for name in _TEXTS}
     for name in _MAPPINGS:
-        texts[name] = {_mended(str(key)): _mended(str(value)) for key, value in getattr(event, name).items()}
+        texts[name] = {
+            _encodable_text(str(key)): _encodable_text(str(value)) for key, value in getattr(event, name).items()
+        }
     return replace(event, **texts)
 
 
-def _mended(text: str) -> str:
+def _encodable_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()

@@ -20,7 +20,15 @@ import orjson
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.stores.audit.by_principal import index_sqlite, sqlite_page
-from toolhub_service.stores.audit.events import COLUMNS, Row, UpkeepLock, check_chain, condition, page_of, tampered
+from toolhub_service.stores.audit.events import (
+    COLUMNS,
+    Row,
+    UpkeepLock,
+    check_chain,
+    condition,
+    page_of,
+    tampering_error,
+)
 from toolhub_service.stores.audit.keyring import sync_folder
 from toolhub_service.stores.sqlite.writer import alone_in
 
@@ -218,7 +226,7 @@ class SqliteEvents:
 
     def _check_exists(self) -> None:
         if not self._database.exists():
-            raise tampered(f"The audit log's database {self._database} is gone")
+            raise tampering_error(f"The audit log's database {self._database} is gone")
 
     def has_tables(self) -> bool:
         """Return whether the file exists and holds anything. Raises sqlite3.Error."""
@@ -232,7 +240,7 @@ class SqliteEvents:
         self._check_exists()
         with closing(self._connect_to_read(self._database)) as connection:
             if problem := schema_problem(connection):
-                raise tampered(problem[:1].upper() + problem[1:])
+                raise tampering_error(problem[:1].upper() + problem[1:])
             return connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
 
     def has_more_than(self, limit: int) -> bool:
@@ -330,11 +338,11 @@ class SqliteEventTable:
     def _check_files(self) -> None:
         for path, place in self._places.items():
             if _place(path) != place:
-                raise tampered(f"The audit log's file {path} was removed or replaced while the hub writes it")
+                raise tampering_error(f"The audit log's file {path} was removed or replaced while the hub writes it")
 
     def _check_schema(self) -> None:
         if problem := schema_problem(self._connection):
-            raise tampered(problem[:1].upper() + problem[1:])
+            raise tampering_error(problem[:1].upper() + problem[1:])
         self._schema_seen = self._pragma("schema_version")
 
     def _pragma(self, name: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolhub_service.domain.event import ChainFault, Verification
 from toolhub_service.domain.excerpts import excerpt
-from toolhub_service.stores.audit.chain import GENESIS, parse, sealed
+from toolhub_service.stores.audit.chain import GENESIS, bytes_to_seal, parse
 from toolhub_service.stores.audit.checkpoint import (
     ADOPT,
     OPEN,
@@ -98,7 +98,7 @@ def fault_of(row: tuple[Any, ...], expected: int, head: str, keyring: Keyring) -
     if mac is None:
         return "the key it was sealed with is unknown"
     data = body.encode("utf-8", "surrogateescape")
-    if not mac.fits(sealed(previous, writer, sequence, key_id, data), tag):
+    if not mac.fits(bytes_to_seal(previous, writer, sequence, key_id, data), tag):
         return "the tag does not fit the event"
     event = parse(data)
     named = (event.at_unix_ms, event.type.value, event.principal, event.tool, event.call_id, event.request_id)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolhub_service.domain.event import ChainFault, Verification
-from toolhub_service.stores.audit.chain import GENESIS, canonical, parse, sealed
+from toolhub_service.stores.audit.chain import GENESIS, bytes_to_seal, canonical, parse
 from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.verify import Claims
 
@@ -123,7 +123,7 @@ class LineChains:
         if mac is None:
             return "the key it was sealed with is unknown"
         for body in _spellings(line.event):
-            if mac.fits(sealed(line.previous_mac, line.writer, line.sequence, line.key_id, body), line.mac):
+            if mac.fits(bytes_to_seal(line.previous_mac, line.writer, line.sequence, line.key_id, body), line.mac):
                 # Of two members with one name only one is verified, and a reader may show the other.
                 is_as_written = body == bytes(line.event) and msgspec.json.encode(line) == text.strip()
                 return "" if is_as_written or _names_once(text) else "it has a name twice: readers may show either"
@@ -148,9 +148,9 @@ class LineChains:
             self._count += 1
             if self._count > _PIECES_MAX:
                 return "the files have more gaps than can be remembered: give them in their order"
-        return self._joined(pieces, at)
+        return self._merge_adjacent(pieces, at)
 
-    def _joined(self, pieces: list[_Piece], at: int) -> str:
+    def _merge_adjacent(self, pieces: list[_Piece], at: int) -> str:
         """Merge two adjacent pieces."""
         piece, after = pieces[at], pieces[at + 1] if at + 1 < len(pieces) else None
         if after is None or after.first != piece.last + 1:

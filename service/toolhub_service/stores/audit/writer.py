@@ -80,11 +80,11 @@ class WriterTiming(msgspec.Struct, frozen=True):
 class Committed(Protocol):
     """Called from the writer's thread; must not block."""
 
-    def committed(self, sequence: int, events: int, seconds: float) -> None:
+    def on_commit(self, sequence: int, events: int, seconds: float) -> None:
         """All events up to `sequence` are on disk."""
         ...
 
-    def failed(self, reason: str) -> None:
+    def on_failure(self, reason: str) -> None:
         """A group could not be written; it will be tried again."""
         ...
 
@@ -201,7 +201,7 @@ class GroupWriter:
                 self._fail(error)
                 _close(table)
                 table = None
-            if self._finished():
+            if self._is_finished():
                 _close(table)
                 return
 
@@ -269,7 +269,7 @@ class GroupWriter:
         self.durable = (group[-1][1], group[-1][10])
         self._group = []
         self._untidy += len(group)
-        self._observer.committed(self.durable[0], len(group), time.perf_counter() - started_s)
+        self._observer.on_commit(self.durable[0], len(group), time.perf_counter() - started_s)
         table.announce()
 
     def _seal_taken(self) -> None:
@@ -297,9 +297,9 @@ class GroupWriter:
 
     def _fail(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}"
-        self._observer.failed(self.failure)
+        self._observer.on_failure(self.failure)
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         """Return whether to end. At the end a failing disk is tried once more, not for ever."""
         return self._ending and (bool(self.failure) or not (self._queue or self._taken or self._group))
 

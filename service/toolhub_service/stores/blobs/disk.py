@@ -219,7 +219,7 @@ class DiskBlobs:
         os.fsync(descriptor)
         shard = self._open_shard(sha256, make=True)
         try:
-            with self._locked(fcntl.LOCK_SH):
+            with self._hold_lock(fcntl.LOCK_SH):
                 raise_if_cancelled(stop)
                 os.utime(descriptor)  # its age counts from now, however long the upload took
                 os.rename(temporary, sha256[2:], src_dir_fd=self._incoming, dst_dir_fd=shard)
@@ -269,7 +269,7 @@ class DiskBlobs:
         with as_tool_failures(), suppress(FileNotFoundError):  # another hub's sweeper has removed it
             shard = self._open_shard(sha256)
             try:
-                with self._locked(fcntl.LOCK_EX):
+                with self._hold_lock(fcntl.LOCK_EX):
                     status = os.stat(sha256[2:], dir_fd=shard, follow_symlinks=False)
                     if time.time() - status.st_mtime >= self._settle_s:
                         os.unlink(sha256[2:], dir_fd=shard)
@@ -277,7 +277,7 @@ class DiskBlobs:
                 os.close(shard)
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _hold_lock(self, how: int) -> Iterator[None]:
         """Hold the folder's lock.
 
         Each holder opens the file anew, so that threads of one process exclude one another, too.
@@ -303,7 +303,7 @@ class DiskBlobs:
 
 
 @contextmanager
-def removals_paused(folder: Path) -> Iterator[None]:
+def pause_removals(folder: Path) -> Iterator[None]:
     """Keep all processes from removing bytes of the folder. Keep the block short.
 
     Does nothing when there is no folder.

@@ -80,7 +80,7 @@ class _Tables:
                     del self._postings[term]
         return len(rows)
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
+    async def find_expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
         over = [number for number, row in self._rows.items() if 0 < row.expires_at_unix_ms <= now_unix_ms]
         return over[:limit]
 

@@ -71,7 +71,7 @@ class MemoryJobs:
         else:
             self._alive_until_unix_ms.pop(runner, None)
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         found = [job for job in self._open.values() if self._is_unattended(job, now_unix_ms, queued_before_unix_ms)]
         return sorted(found, key=lambda job: (job.state is JobState.QUEUED, *_waiting(job)))[:limit]
 

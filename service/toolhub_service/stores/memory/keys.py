@@ -60,7 +60,7 @@ class MemoryKeys:
         return None
 
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
-        slot = self._held(key, owner)
+        slot = self._find_held_slot(key, owner)
         if slot is None:
             return False
         self._forget(key, slot)
@@ -70,14 +70,14 @@ class MemoryKeys:
         return True
 
     async def release(self, key: EffectKey, owner: str) -> bool:
-        slot = self._held(key, owner)
+        slot = self._find_held_slot(key, owner)
         if slot is None:
             return False
         self._forget(key, slot)
         return True
 
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
-        slot = self._held(key, owner)
+    async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+        slot = self._find_held_slot(key, owner)
         if slot is None:
             return True
         slot.ended = ended = slot.ended or asyncio.Event()
@@ -85,7 +85,7 @@ class MemoryKeys:
             async with asyncio.timeout(timeout_s):
                 await ended.wait()
         except TimeoutError:
-            return self._held(key, owner) is None
+            return self._find_held_slot(key, owner) is None
         return True
 
     def _live(self, key: EffectKey) -> _Slot | None:
@@ -95,7 +95,7 @@ class MemoryKeys:
             return None
         return slot
 
-    def _held(self, key: EffectKey, owner: str) -> _Slot | None:
+    def _find_held_slot(self, key: EffectKey, owner: str) -> _Slot | None:
         """Return the slot in which this owner's call still runs."""
         slot = self._live(key)
         return slot if slot is not None and slot.record.owner == owner and slot.record.result is None else None

@@ -73,7 +73,7 @@ class MemoryRecords(Generic[R]):
         behind = [key for place, key in found if after is None or place < after]
         return [self._records[key] for key in behind[:limit]], len(found)
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         found = (each for each in self._by_expiry(is_open=True) if each[0] <= now_unix_ms)
         return [self._records[key] for _, key in sorted(found)[:limit]]
 

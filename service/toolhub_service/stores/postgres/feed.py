@@ -59,7 +59,7 @@ class PostgresFeed:
         retry_s, listened_before = _FIRST_RETRY_S, False
         while True:
             try:
-                async with self._connected() as connection:
+                async with self._open_connection() as connection:
                     self._listening.set()
                     retry_s, self.trouble = _FIRST_RETRY_S, ""
                     if listened_before:
@@ -74,7 +74,7 @@ class PostgresFeed:
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncConnection]:
+    async def _open_connection(self) -> AsyncIterator[AsyncConnection]:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
             for channel in self.names:
                 await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))

@@ -128,7 +128,7 @@ class _Tables:
         ((removed,),) = await self._writer.run(_REMOVE, ([*numbers],))
         return int(removed)
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
+    async def find_expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
         # Expiry needs both clocks: a hub whose clock is ahead removes nothing from the others.
         sql = f"""SELECT number FROM memory_items
             WHERE expires_at_unix_ms > 0 AND expires_at_unix_ms <= least(%s, {SERVER_UNIX_MS}) LIMIT %s"""  # noqa: S608 — fixed

@@ -50,7 +50,7 @@ class _Written(NamedTuple):
     """The columns that only a new job writes."""
 
 
-def _written(job: Job, *, new: bool = False) -> _Written:
+def _encode_job(job: Job, *, new: bool = False) -> _Written:
     """Return the job as it is written. Raises ValueError for what cannot be written."""
     call, status, job_id = job.call, job.status, escape_text(job.job_id)
     key = dumps([call.principal.id, call.tool, call.idempotency_key]) if new and call.idempotency_key else b""
@@ -170,7 +170,7 @@ class PostgresJobs:
         self._own: dict[_Place, JobStatus] = {}
 
     async def create(self, job: Job) -> Job | None:
-        return await self._creating.put(_written(job, new=True))
+        return await self._creating.put(_encode_job(job, new=True))
 
     async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
         if seen is not None:
@@ -181,7 +181,7 @@ class PostgresJobs:
         return decode_job(rows[0]) if rows else None
 
     async def put(self, job: Job) -> bool:
-        return await self._putting.put(_written(job))
+        return await self._putting.put(_encode_job(job))
 
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
         rows = await self._link.rows(
@@ -203,7 +203,7 @@ class PostgresJobs:
         else:
             await self._link.execute("DELETE FROM runners WHERE runner = %s", (escape_text(runner),))
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
         return readable((await self._link.execute(_UNATTENDED, bounds))[1], decode_job)
 

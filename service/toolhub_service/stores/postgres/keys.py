@@ -117,7 +117,7 @@ class PostgresKeys:
     async def release(self, key: EffectKey, owner: str) -> bool:
         return bool(await self._writer.run(_RELEASE, self._terms(key, owner)))
 
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+    async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         name = _digest(key).hex()

@@ -196,7 +196,7 @@ class PostgresLink:
         task.cancel()
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-        task.add_done_callback(_taken)
+        task.add_done_callback(_retrieve_outcome)
 
     async def _listen(self, feed: PostgresFeed) -> None:
         """Replace the feed, which listened to fewer channels. Raises ToolFailure."""
@@ -233,7 +233,7 @@ class PostgresLink:
         await connection.execute(_CONFIGURE, {"patience": str(round(self._patience_s * 1_000))})
 
 
-def _taken(task: asyncio.Task[Any]) -> None:
+def _retrieve_outcome(task: asyncio.Task[Any]) -> None:
     """Retrieve the outcome, for which nobody waits any more."""
     if not task.cancelled():
         task.exception()

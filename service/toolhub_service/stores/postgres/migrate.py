@@ -38,7 +38,7 @@ async def migrate(connection: AsyncConnection, declared: Sequence[str] = ()) -> 
         await connection.execute(_LOCK)
         if await _is_new(connection):
             await connection.execute(_MAKE)
-        applied = await _applied(connection)
+        applied = await _read_applied(connection)
         missing = [name for name in known if name not in applied]
         for name in missing:
             await connection.execute(known[name].encode())
@@ -51,14 +51,14 @@ async def migrate(connection: AsyncConnection, declared: Sequence[str] = ()) -> 
 async def check_version(connection: AsyncConnection) -> None:
     """Raise HubFailure STORE_TOO_NEW as `migrate` does. Changes nothing."""
     if not await _is_new(connection):
-        await _applied(connection)
+        await _read_applied(connection)
 
 
 async def _is_new(connection: AsyncConnection) -> bool:
     return await (await connection.execute(_IS_NEW)).fetchone() == (True,)
 
 
-async def _applied(connection: AsyncConnection) -> set[str]:
+async def _read_applied(connection: AsyncConnection) -> set[str]:
     """Return the names of the migrations that were applied. Raises HubFailure STORE_TOO_NEW."""
     rows = await (await connection.execute("SELECT name FROM store_migrations")).fetchall()
     applied = {name for (name,) in rows}

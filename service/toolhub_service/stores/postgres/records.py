@@ -86,10 +86,10 @@ class PostgresRecords(Generic[R]):
             {_ANNOUNCED}
             SELECT {self._columns}, (SELECT count(*) FROM announced)
             FROM (SELECT 1) AS one LEFT JOIN existing ON TRUE""",  # noqa: S608 — fixed names
-            (await self._written([record]), *self._statement_of([record])),
+            (await self._encode_records([record]), *self._statement_of([record])),
         )
         *found, _ = rows[0]
-        return None if found[-1] is None else self._table.read(_kept(found))
+        return None if found[-1] is None else self._table.read(_to_kept(found))
 
     async def put(self, records: Sequence[R]) -> bool:
         name = self._table.name
@@ -108,23 +108,23 @@ class PostgresRecords(Generic[R]):
                 ON CONFLICT ({self._keys}) DO UPDATE SET {changing} RETURNING 1),
             {self._counted}, {_ANNOUNCED}
             SELECT EXISTS (SELECT FROM changed), (SELECT count(*) FROM announced)""",  # noqa: S608 — fixed names
-            (await self._written(records), *self._statement_of(records)),
+            (await self._encode_records(records), *self._statement_of(records)),
         )
         return bool(rows[0][0])
 
     async def get(self, key: Key) -> R | None:
         rows = await self._link.rows(f"{self._kept} WHERE {self._is_key}", *map(escape_text, key))
-        return self._table.read(_kept(rows[0])) if rows else None
+        return self._table.read(_to_kept(rows[0])) if rows else None
 
     async def find(self, column: str, value: str) -> Sequence[R]:
         rows = await self._link.rows(f"{self._kept} WHERE {column} = %s", escape_text(value))
-        return await asyncio.to_thread(lambda: self._table.read_all(map(_kept, rows)))
+        return await asyncio.to_thread(lambda: self._table.read_all(map(_to_kept, rows)))
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         rows, count = await self._link.page(self._kept, self._table.name, self._table.order, where, after, limit)
         return await self._readable(rows), count
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         is_open = "is_open AND " if self._table.ends else ""
         order = f"ORDER BY expires_at_unix_ms, {self._keys} LIMIT %s"
         rows = await self._link.rows(f"{self._kept} WHERE {is_open}{_EXPIRED.format('<=')} {order}", now_unix_ms, limit)
@@ -197,15 +197,15 @@ class PostgresRecords(Generic[R]):
             self._unlisten()
             self._unlisten = None
 
-    async def _written(self, records: Sequence[R]) -> str:
+    async def _encode_records(self, records: Sequence[R]) -> str:
         """Return JSON, which the server reads as rows of the table."""
 
-        def written() -> str:
+        def encode_rows() -> str:
             rows = (({**self._table.row(record)}, self._table.encode(record)) for record in records)
             return orjson.dumps([escape_texts(row) | {"record": rf"\x{data.hex()}"} for row, data in rows]).decode()
 
         # Many may be large, and would block the event loop.
-        return written() if len(records) == 1 else await asyncio.to_thread(written)
+        return encode_rows() if len(records) == 1 else await asyncio.to_thread(encode_rows)
 
     def _statement_of(self, records: Sequence[R]) -> tuple[str, list[str]]:
         """Return the channel and its payloads, which are empty if changes are not announced."""
@@ -240,10 +240,10 @@ class PostgresRecords(Generic[R]):
         return int(rows[0][0])
 
     async def _readable(self, rows: Sequence[Sequence[Any]]) -> list[R]:
-        return await asyncio.to_thread(readable, map(_kept, rows), self._table.read) if rows else []
+        return await asyncio.to_thread(readable, map(_to_kept, rows), self._table.read) if rows else []
 
 
-def _kept(columns: Sequence[Any]) -> Kept:
+def _to_kept(columns: Sequence[Any]) -> Kept:
     *key, version, record = columns
     return Kept(tuple(map(unescape_text, key)), version, record)
 

@@ -53,7 +53,7 @@ class RedisFeed:
         """Start reading; on return nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._following is None or self._following.done():
             reading = stay_connected(
-                self._connection, self._read, self._broken, self._randomness, connect_within_s=self._patience_s
+                self._connection, self._read, self._on_break, self._randomness, connect_within_s=self._patience_s
             )
             self._following = asyncio.create_task(reading, name="redis-feed")
         try:
@@ -69,11 +69,11 @@ class RedisFeed:
             await asyncio.wait((following,))
         await self._connection.disconnect(nowait=True)
 
-    def _broken(self, error: Exception) -> None:
+    def _on_break(self, error: Exception) -> None:
         self._trouble = reason_of(error)
 
     async def _read(self) -> None:
-        self._last = await self._counted()
+        self._last = await self._read_count()
         # A later connection: entries published between the two were not seen.
         if self._ready.is_set():
             self._notify_gap()
@@ -93,12 +93,12 @@ class RedisFeed:
 
     async def _detect_data_loss(self) -> None:
         """Detect a counter behind ours: the server has lost data, and counts again from before."""
-        counted = await self._counted()
+        counted = await self._read_count()
         if counted < self._last:
             self._last = counted
             self._notify_gap()
 
-    async def _counted(self) -> int:
+    async def _read_count(self) -> int:
         return int(await self._ask("GET", self._count, within_s=self._patience_s) or 0)
 
     async def _ask(self, *command: str | int, within_s: float) -> Any:

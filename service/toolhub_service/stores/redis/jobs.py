@@ -120,7 +120,7 @@ class RedisJobs:
         alive_until_unix_ms = await self._link.run("ZSCORE", self._link.key("jobs:alive"), runner)
         return alive_until_unix_ms is not None and int(alive_until_unix_ms) > now_unix_ms
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         return _decode_jobs(
             await find_unattended_jobs(
                 self._link, now_unix_ms=now_unix_ms, queued_before_unix_ms=queued_before_unix_ms, limit=limit

@@ -80,7 +80,7 @@ class RedisKeys:
             await release_key(self._link, name=_digest_of_key(key), now_unix_ms=self._clock.unix_ms(), owner=owner)
         )
 
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+    async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         name = _digest_of_key(key)
         until_s = asyncio.get_running_loop().time() + timeout_s
         while True:

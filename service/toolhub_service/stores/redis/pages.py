@@ -104,9 +104,9 @@ class RedisPages:
         if len(lists) > 1:
             lengths = {name: int(await self._link.run("ZCARD", self._link.key(name))) for name in lists}
             shortest = min(lengths, key=lengths.__getitem__)
-        return await self._checked(shortest, where, after, limit)
+        return await self._filter_list(shortest, where, after, limit)
 
-    async def _checked(
+    async def _filter_list(
         self, name: str, where: Where, after: tuple[int, str] | None, limit: int
     ) -> tuple[list[str], int]:
         ids: list[str] = []

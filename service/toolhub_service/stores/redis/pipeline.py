@@ -91,7 +91,7 @@ class Pipeline:
         await stay_connected(
             self._connection,
             self._exchange,
-            self._broken,
+            self._on_break,
             randomness=self._randomness,
             connect_within_s=self._patience_s,
         )
@@ -139,7 +139,7 @@ class Pipeline:
         await self._stalled.wait()
         raise NoAnswer
 
-    def _broken(self, error: Exception) -> None:
+    def _on_break(self, error: Exception) -> None:
         self._trouble = reason_of(error)
         for entry in self._sent:
             entry.is_sent = False

@@ -26,14 +26,14 @@ _LAST_DELAY_S = 1.0
 async def stay_connected(
     connection: AbstractConnection,
     talk: Callable[[], Awaitable[None]],
-    broken: Callable[[Exception], None],
+    on_break: Callable[[Exception], None],
     randomness: Randomness,
     *,
     connect_within_s: float,
 ) -> None:
     """Connect and `talk`, repeatedly, with exponential backoff and jitter between attempts, until cancelled.
 
-    `broken` is called at each end of the connection, before the next attempt. `connect_within_s` is also the callers'
+    `on_break` is called at each end of the connection, before the next attempt. `connect_within_s` is also the callers'
     timeout: it holds several attempts, so that no caller is refused when the server has been back for most of that
     time.
     """
@@ -47,7 +47,7 @@ async def stay_connected(
                 await connection.connect()  # type: ignore[no-untyped-call]
             await talk()
         except* (RedisError, OSError) as errors:
-            broken(_first(errors))
+            on_break(_first(errors))
         finally:
             await connection.disconnect(nowait=True)
         if loop.time() - began_s > last_delay_s:

@@ -51,7 +51,7 @@ class RedisRecords(Generic[R]):
 
     async def create(self, record: R) -> R | None:
         existing = await self._scripts.create(self._link, token=self._link.token(), record=self._to_stored(record))
-        return self._table.read(_kept(existing)) if existing else None
+        return self._table.read(_to_kept(existing)) if existing else None
 
     async def put(self, records: Sequence[R]) -> bool:
         if len(records) == 1:
@@ -62,18 +62,18 @@ class RedisRecords(Generic[R]):
 
     async def get(self, key: Key) -> R | None:
         ((name, version, record),) = await self._scripts.read(self._link, names=[" ".join(key)])
-        return self._table.read(_kept((name, version, record))) if record else None
+        return self._table.read(_to_kept((name, version, record))) if record else None
 
     async def find(self, column: str, value: str) -> Sequence[R]:
         found = await self._scripts.read_list(self._link, list=self._layout.lists[column] + value)
-        return await asyncio.to_thread(lambda: self._table.read_all(map(_kept, found)))
+        return await asyncio.to_thread(lambda: self._table.read_all(map(_to_kept, found)))
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         cursor = None if after is None else (int(after[0]), " ".join(after[1:]))
         names, count = await self._pages.page(where, cursor, limit)
         return await self._read(await self._scripts.read(self._link, names=names) if names else ()), count
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         name = "open" if self._table.ends else "expiry"
         found = await self._scripts.read_expired(
             self._link, list=f"{self._layout.kind}s:{name}", now_unix_ms=now_unix_ms, limit=limit
@@ -127,7 +127,7 @@ class RedisRecords(Generic[R]):
 
     async def _read(self, found: Iterable[Sequence[bytes | None]]) -> list[R]:
         """Return the records, without those that are gone."""
-        kept = [_kept(parts) for parts in found if parts[2] is not None]
+        kept = [_to_kept(parts) for parts in found if parts[2] is not None]
         return await asyncio.to_thread(readable, kept, self._table.read) if kept else []
 
     def _change_of(self, values: tuple[bytes, ...] | None) -> R | None:
@@ -138,7 +138,7 @@ class RedisRecords(Generic[R]):
             return None
 
 
-def _kept(parts: Sequence[bytes | None]) -> Kept:
+def _to_kept(parts: Sequence[bytes | None]) -> Kept:
     """Return the stored record; one of which the server has lost a part is unreadable."""
     name, version, record = (part or b"" for part in parts)
     return Kept(tuple(name.decode().split(" ")), int(version or 0), record)

@@ -53,7 +53,7 @@ class Feed(Generic[T]):
 
     # In the writer's thread
 
-    def added(self, news: Iterable[T]) -> None:
+    def note_own_rows(self, news: Iterable[T]) -> None:
         """Note rows that this process has committed, one for each news; called in the order of rows."""
         if self._is_watching:
             self._own.extend(news)

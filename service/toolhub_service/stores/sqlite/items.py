@@ -77,7 +77,7 @@ class _Tables:
 
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
         try:
-            return await (await self._opened()).change(_ADD, _Adding(row, quota))
+            return await (await self._open_file()).change(_ADD, _Adding(row, quota))
         except ToolFailure as failure:
             if failure.error.details.get("cause") != DISK_FULL:
                 raise
@@ -85,7 +85,7 @@ class _Tables:
 
     async def run(self, lookup: Lookup[T]) -> T:
         if await self._is_there():
-            file = await self._opened()
+            file = await self._open_file()
             return await file.read(
                 lambda connection: run_lookup(lookup, lambda ask: _READS[ask.what](connection, *ask.given))
             )
@@ -96,27 +96,27 @@ class _Tables:
             return ()
         sql = "SELECT owner, size_bytes FROM memory_usage"
         where = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
-        return await (await self._opened()).read(partial(_all, sql=sql + where[0], given=where[1]))
+        return await (await self._open_file()).read(partial(_all, sql=sql + where[0], given=where[1]))
 
     async def remove(self, numbers: Collection[int]) -> int:
-        removed = await (await self._opened()).change(_REMOVE, tuple(numbers))
+        removed = await (await self._open_file()).change(_REMOVE, tuple(numbers))
         # Overwritten content is still in the log. If a reader prevents emptying it, tidying does it later.
         with suppress(sqlite3.Error):
             await asyncio.to_thread(_empty_log, self._path)
         return removed
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
+    async def find_expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
         if not await self._is_there():
             return ()
         sql = "SELECT number FROM memory_items WHERE expires_at_unix_ms BETWEEN 1 AND ? LIMIT ?"
         expired = partial(_all, sql=sql, given=(now_unix_ms, limit))
-        return [number for (number,) in await (await self._opened()).read(expired)]
+        return [number for (number,) in await (await self._open_file()).read(expired)]
 
     async def tidy(self) -> None:
         began_s = time.monotonic()
         if began_s < self._tidy_after_s or not await self._is_there():
             return
-        ((removed,),) = await (await self._opened()).read(partial(_all, sql="SELECT items FROM memory_removed"))
+        ((removed,),) = await (await self._open_file()).read(partial(_all, sql="SELECT items FROM memory_removed"))
         if not removed:
             return
         try:
@@ -139,7 +139,7 @@ class _Tables:
         """Return whether anything was ever remembered."""
         return self._file is not None or await asyncio.to_thread(self._path.exists)
 
-    async def _opened(self) -> SqliteFile:
+    async def _open_file(self) -> SqliteFile:
         async with self._opening:
             if self._file is None:
                 file = SqliteFile(self._path, busy_timeout_s=_BUSY_TIMEOUT_S, connecting=connect_items)

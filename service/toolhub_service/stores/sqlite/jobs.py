@@ -73,7 +73,7 @@ class _Written(Struct, frozen=True, gc=False):
         return self.job.job_id, self.job.status.sequence, self.status
 
 
-def _written(job: Job) -> _Written:
+def _encode_job(job: Job) -> _Written:
     """Return the job as it is written. Raises ValueError for what cannot be written."""
     status = job.status
     row = {
@@ -99,11 +99,11 @@ class SqliteJobs:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._feed: Feed[JobNews] = Feed(file, "job_entries", "job_id, sequence, status", _change_of, gap=JobNews(""))
-        self._creating: Change[tuple[_Written, bytes], Job | None] = Change(_create_all, self._created)
+        self._creating: Change[tuple[_Written, bytes], Job | None] = Change(_create_all, self._announce_new)
         self._putting: Change[_Written, Any] = Change(_put_all, self._put_done)
 
     async def create(self, job: Job) -> Job | None:
-        return await self._file.change(self._creating, (_written(job), encode_args(job.call.args)))
+        return await self._file.change(self._creating, (_encode_job(job), encode_args(job.call.args)))
 
     async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
         def find(connection: sqlite3.Connection) -> Job | None:
@@ -116,7 +116,7 @@ class SqliteJobs:
         return await self._file.read(find)
 
     async def put(self, job: Job) -> bool:
-        return bool(await self._file.change(self._putting, _written(job)))
+        return bool(await self._file.change(self._putting, _encode_job(job)))
 
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
         bounds = (job_id, after_sequence, limit)
@@ -137,7 +137,7 @@ class SqliteJobs:
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         await self._file.change(_BEATING, (runner, alive_until_unix_ms))
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         return await self._all(
             _UNATTENDED, {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
         )
@@ -170,12 +170,12 @@ class SqliteJobs:
             lambda connection: readable(connection.execute(_WHOLE + rest, parameters), decode_job)
         )
 
-    def _created(self, created: Sequence[tuple[_Written, bytes]], existing: Sequence[Job | None]) -> None:
+    def _announce_new(self, created: Sequence[tuple[_Written, bytes]], existing: Sequence[Job | None]) -> None:
         new = [written.job for (written, _), other in zip(created, existing, strict=True) if other is None]
-        self._feed.added([JobNews(job.job_id, job.status.sequence, job.status) for job in new])
+        self._feed.note_own_rows([JobNews(job.job_id, job.status.sequence, job.status) for job in new])
 
     def _put_done(self, _: Sequence[_Written], answers: Sequence[Any]) -> None:
-        self._feed.added([answer for answer in answers if isinstance(answer, JobNews)])
+        self._feed.note_own_rows([answer for answer in answers if isinstance(answer, JobNews)])
 
 
 def _change_of(columns: Sequence[Any]) -> JobNews:

@@ -53,7 +53,7 @@ class Waiting:
         finally:
             self._leave(key, event)
 
-    def changed(self, key: EffectKey) -> None:
+    def note_change(self, key: EffectKey) -> None:
         """Note that this process has ended or replaced the claim on the key."""
         for event in self._events.get(key, ()):
             event.set()
@@ -67,7 +67,7 @@ class Waiting:
 
     def _wake(self, keys: Iterable[EffectKey]) -> None:
         for key in keys:
-            self.changed(key)
+            self.note_change(key)
 
     def _leave(self, key: EffectKey, event: asyncio.Event) -> None:
         events = self._events[key]
@@ -131,7 +131,7 @@ class SqliteKeys:
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
         existing = await self._file.change(self._claiming, _Claim(key, record, replacing, self._clock.unix_ms()))
         if existing is None and replacing:
-            self._waiting.changed(key)
+            self._waiting.note_change(key)
         return existing
 
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
@@ -140,7 +140,7 @@ class SqliteKeys:
     async def release(self, key: EffectKey, owner: str) -> bool:
         return await self._end(_End(key, owner, self._clock.unix_ms()))
 
-    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+    async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         with self._waiting.on(key, owner) as changed:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -154,7 +154,7 @@ class SqliteKeys:
     async def _end(self, end: _End) -> bool:
         done = await self._file.change(_ENDING, end)
         if done:
-            self._waiting.changed(end.key)
+            self._waiting.note_change(end.key)
         return done
 
     async def _runs(self, key: EffectKey, owner: str) -> bool:
@@ -179,7 +179,7 @@ class SqliteKeys:
             owner, settled, expires_at_unix_ms, record = row
             if expires_at_unix_ms > claim.now_unix_ms and (settled or owner != claim.replacing):
                 return decode_key_record(record)
-        elif (refused := self._refused(connection, claim)) is not None:
+        elif (refused := self._check_room(connection, claim)) is not None:
             return refused
         record = encode_key_record(claim.record)
         connection.execute(
@@ -188,7 +188,7 @@ class SqliteKeys:
         )
         return None
 
-    def _refused(self, connection: sqlite3.Connection, claim: _Claim) -> ToolFailure | None:
+    def _check_room(self, connection: sqlite3.Connection, claim: _Claim) -> ToolFailure | None:
         """Return why there is no room for one more key; None if there is."""
         keys, size_bytes = connection.execute("SELECT keys, size_bytes FROM key_usage").fetchone()
         is_full = keys >= self._max_keys or size_bytes >= self._max_bytes

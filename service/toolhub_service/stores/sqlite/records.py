@@ -66,20 +66,20 @@ class SqliteRecords(Generic[R]):
         self._kept = f"SELECT {self._keys}, {version}, record FROM {table.name}"  # noqa: S608 — fixed names
         self._open = "is_open = 1 AND " if table.ends else ""
         self._feed: Feed[R | None] = Feed(file, changes, "record", lambda columns: table.decode(columns[0]), gap=None)
-        self._creating: Change[_Written, R | None] = Change(one_by_one(self._create), self._created)
+        self._creating: Change[_Written, R | None] = Change(one_by_one(self._create), self._announce_new)
         self._putting: Change[Sequence[_Written], bool] = Change(one_by_one(self._put), self._put_done)
         self._forgetting: Change[tuple[int, int], int] = Change(one_by_one(self._forget))
         self._removing: Change[tuple[Key, int], bool] = Change(one_by_one(self._remove))
         self._removing_all: Change[tuple[str, str], int] = Change(one_by_one(self._remove_all))
 
     async def create(self, record: R) -> R | None:
-        return await self._file.change(self._creating, self._written(record))
+        return await self._file.change(self._creating, self._encode_record(record))
 
     async def put(self, records: Sequence[R]) -> bool:
         if len(records) == 1:
-            written = [self._written(records[0])]
+            written = [self._encode_record(records[0])]
         else:  # many may be large, and would block the event loop
-            written = await asyncio.to_thread(lambda: [self._written(record) for record in records])
+            written = await asyncio.to_thread(lambda: [self._encode_record(record) for record in records])
         return await self._file.change(self._putting, written)
 
     async def get(self, key: Key) -> R | None:
@@ -92,7 +92,7 @@ class SqliteRecords(Generic[R]):
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         return await self._file.read(partial(self._page, where=where, after=after, limit=limit))
 
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+    async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         rest = f"WHERE {self._open}expires_at_unix_ms <= ? ORDER BY expires_at_unix_ms, {self._keys} LIMIT ?"
         return await self._file.read(
             lambda connection: readable(self._select(connection, rest, (now_unix_ms, limit)), self._table.read)
@@ -132,7 +132,7 @@ class SqliteRecords(Generic[R]):
     async def close(self) -> None:
         self._feed.close()
 
-    def _written(self, record: R) -> _Written:
+    def _encode_record(self, record: R) -> _Written:
         return _Written(record, self._table.row(record), self._table.encode(record))
 
     # In the writer's thread
@@ -209,17 +209,17 @@ class SqliteRecords(Generic[R]):
         if self._revision:
             connection.execute(f"UPDATE {self._revision} SET revision = revision + 1")  # noqa: S608 — fixed names
 
-    def _created(self, wanted: Sequence[_Written], existing: Sequence[R | None]) -> None:
-        self._feed.added(each.record for each, other in zip(wanted, existing, strict=True) if other is None)
+    def _announce_new(self, wanted: Sequence[_Written], existing: Sequence[R | None]) -> None:
+        self._feed.note_own_rows(each.record for each, other in zip(wanted, existing, strict=True) if other is None)
 
     def _put_done(self, batches: Sequence[Sequence[_Written]], done: Sequence[bool]) -> None:
         put = (batch for batch, was_put in zip(batches, done, strict=True) if was_put)
-        self._feed.added(each.record for batch in put for each in batch)
+        self._feed.note_own_rows(each.record for batch in put for each in batch)
 
     # In a reader's thread, or the writer's
 
     def _select(self, connection: sqlite3.Connection, rest: str, parameters: Sequence[Any]) -> list[Kept]:
-        return [self._kept_of(row) for row in connection.execute(f"{self._kept} {rest}", parameters)]
+        return [self._to_kept(row) for row in connection.execute(f"{self._kept} {rest}", parameters)]
 
     def _one(self, connection: sqlite3.Connection, rest: str, parameters: Sequence[Any]) -> R | None:
         found = self._select(connection, rest, parameters)
@@ -230,9 +230,9 @@ class SqliteRecords(Generic[R]):
     ) -> tuple[list[R], int]:
         table, order = self._table.name, self._table.order
         rows, count = read_page(connection, where, rows=self._kept, table=table, order=order, after=after, limit=limit)
-        return readable(map(self._kept_of, rows), self._table.read), count
+        return readable(map(self._to_kept, rows), self._table.read), count
 
-    def _kept_of(self, row: Sequence[Any]) -> Kept:
+    def _to_kept(self, row: Sequence[Any]) -> Kept:
         *key, version, record = row
         return Kept(tuple(key), version, record)
 

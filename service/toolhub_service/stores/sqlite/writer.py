@@ -237,7 +237,7 @@ class FileWriter:
             return [unavailable(error)] * len(group)
         for change, items, answers in done:
             if change.committed is not None:
-                good = [(item, answer) for item, answer in zip(items, answers, strict=True) if not _failed(answer)]
+                good = [(item, answer) for item, answer in zip(items, answers, strict=True) if not _is_failure(answer)]
                 change.committed([item for item, _ in good], [answer for _, answer in good])
         return [answer for *_, answers in done for answer in answers]
 
@@ -281,7 +281,7 @@ def unavailable(error: BaseException | None = None, cause: str = "disk") -> Tool
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
 
 
-def _failed(answer: object) -> bool:
+def _is_failure(answer: object) -> bool:
     return isinstance(answer, Exception)
 
 
@@ -312,7 +312,7 @@ def _deliver(news: list[Callable[[], None]], answers: list[tuple[asyncio.Future[
     for future, answer in answers:
         if future.done():
             continue
-        if _failed(answer):
+        if _is_failure(answer):
             future.set_exception(answer)
         else:
             future.set_result(answer)

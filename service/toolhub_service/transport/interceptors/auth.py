@@ -328,7 +328,7 @@ class AccessLayer(Layer):
         if not isinstance(error, RpcFailure) or error.reason not in REASONS:
             return error
         metadata = dict(context.invocation_metadata() or ())
-        wait_s = self._observer.refused(
+        wait_s = self._observer.count_refusal(
             peer_address(context.peer()),
             method.path,
             error.reason.name,

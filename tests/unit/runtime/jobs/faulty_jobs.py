@@ -61,8 +61,10 @@ class FaultyJobs:
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         await self._ask("beat", lambda: self.inner.beat(runner, alive_until_unix_ms))
 
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
-        return await self._ask("unattended", lambda: self.inner.unattended(now_unix_ms, queued_before_unix_ms, limit))
+    async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+        return await self._ask(
+            "find_unattended", lambda: self.inner.find_unattended(now_unix_ms, queued_before_unix_ms, limit)
+        )
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         return await self._ask("awaiting", lambda: self.inner.awaiting(after, limit))

@@ -94,13 +94,13 @@ class RecordingObserver:
         self.running_now = 0
         self.watchers = 0
 
-    def accepted(self, job: Job) -> None:
+    def on_accept(self, job: Job) -> None:
         self.transitions.append((job.job_id, "accepted", job.state.value))
 
-    def changed(self, before: Job, job: Job) -> None:
+    def on_change(self, before: Job, job: Job) -> None:
         self.transitions.append((job.job_id, before.state.value, job.state.value))
 
-    def taken_over(self, job: Job) -> None:
+    def on_takeover(self, job: Job) -> None:
         self.transitions.append((job.job_id, "taken over", job.state.value))
 
     @contextmanager
@@ -111,13 +111,13 @@ class RecordingObserver:
         finally:
             self.running_now -= 1
 
-    def counted(self, counts: JobCounts) -> None:
+    def on_counts(self, counts: JobCounts) -> None:
         self.tallies.append(counts)
 
     def watching(self, watchers: int) -> None:
         self.watchers = watchers
 
-    def met_problem(self, job_id: str, problem: BaseException) -> None:
+    def on_problem(self, job_id: str, problem: BaseException) -> None:
         self.troubles.append(problem)
 
     @property

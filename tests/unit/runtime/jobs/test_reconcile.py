@@ -222,7 +222,7 @@ async def test_heartbeats_go_on_however_long_a_sweep_takes(harness: JobHarness, 
 
 
 @pytest.mark.parametrize("problem", [away, lambda: RuntimeError("a defect"), lambda: OSError("a disk")])
-@pytest.mark.parametrize("method", ["beat", "unattended", "awaiting", "count_jobs", "forget"])
+@pytest.mark.parametrize("method", ["beat", "find_unattended", "awaiting", "count_jobs", "forget"])
 async def test_the_reconciler_survives_any_error_of_the_store(
     harness: JobHarness,
     process: Process,
@@ -307,7 +307,7 @@ async def test_remote_job_that_was_handed_over_while_it_was_being_stopped_is_tak
     *steps, last = in_state(a_job(), JobState.CANCELLING, "", remote=MARK)
     await harness.kept(*steps, last)
     await process.steady()
-    assert [job.job_id for job in await harness.store.unattended(harness.clock.unix_ms(), 0, 10)] == ["job-1"]
+    assert [job.job_id for job in await harness.store.find_unattended(harness.clock.unix_ms(), 0, 10)] == ["job-1"]
     await process.reconciler.sweep()
     assert process.engine.waiting == 1
     await turn()

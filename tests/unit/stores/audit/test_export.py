@@ -34,7 +34,7 @@ class RecordingExportObserver:
         self.anew = 0
         self.refused = 0
 
-    def exported(self, sink: str, events: int, refused: int) -> None:
+    def on_export(self, sink: str, events: int, refused: int) -> None:
         self.refused += refused
 
     def backlog(self, sink: str, events: int) -> None:
@@ -126,10 +126,10 @@ async def test_a_place_that_was_away_gets_everything_in_order_and_a_batch_again_
     assert await asyncio.to_thread(export.step)
     with pytest.raises(ConnectionError):
         await asyncio.to_thread(export.step)
-    assert (len(sink.places), reports.behind, export.carried()) == (
+    assert (len(sink.places), reports.behind, export.last_sent_row()) == (
         1_000,
         500,
-        Export(log.events, sink, reports).carried(),
+        Export(log.events, sink, reports).last_sent_row(),
     )
     sink.left = 9
     await filled(log, 1_501, 1_600)
@@ -264,10 +264,10 @@ async def test_a_bucket_gets_an_object_a_batch_once_it_answers_and_the_same_one_
         s3.contents.refuse_with = 503
         with pytest.raises(obstore.exceptions.GenericError):
             await asyncio.to_thread(export.step)
-        assert (s3.contents.objects, export.carried(), reports.behind) == ({}, 0, 3)
+        assert (s3.contents.objects, export.last_sent_row(), reports.behind) == ({}, 0, 3)
         s3.contents.refuse_with, s3.contents.lose_answers = 0, 2
         await drained(export)
-        assert (export.carried(), s3.contents.signed) == (3, {"test-id"})
+        assert (export.last_sent_row(), s3.contents.signed) == (3, {"test-id"})
         assert s3.contents.lose_answers == 0
         (name,) = s3.contents.objects
         assert name == f"audit/1970/01/01/000000000001-000000000003-{log.writer}-3.jsonl"

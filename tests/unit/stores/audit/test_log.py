@@ -16,7 +16,7 @@ from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.event import Event
-from toolhub_service.stores.audit.chain import parse, sealed
+from toolhub_service.stores.audit.chain import bytes_to_seal, parse
 from toolhub_service.stores.audit.keyring import Mac, key_id, open_keyring, rotate
 from toolhub_service.stores.audit.log import WriterTiming
 
@@ -184,7 +184,7 @@ async def test_an_export_carries_everything_needed_to_verify_it_elsewhere(tmp_pa
         record = orjson.loads(line)
         body = line[line.index(b'"event":') + 8 : -2]
         assert parse(body) == called(number, purpose='a "quoted" \n line ü')
-        assert mac.fits(sealed(previous, record["writer"], number, record["key_id"], body), record["mac"])
+        assert mac.fits(bytes_to_seal(previous, record["writer"], number, record["key_id"], body), record["mac"])
         previous = record["mac"]
 
 

@@ -109,8 +109,8 @@ async def test_lost_connection_lets_those_who_wait_look_again(own_postgres: Post
     keys = PostgresKeys(link, clock)
     await link.start()
     await keys.claim(KEY, a_record(clock))
-    waiting = asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S))
-    assert not await keys.ended(KEY, "owner-1", AT_ONCE)
+    waiting = asyncio.create_task(keys.wait_for_end(KEY, "owner-1", LONG_S))
+    assert not await keys.wait_for_end(KEY, "owner-1", AT_ONCE)
     own_postgres.restart()
     assert await keys.release(KEY, "owner-1")
     assert await waiting

@@ -122,7 +122,7 @@ class TestTwoHubs:
         now_unix_ms = time.time_ns() // 1_000_000
         lasting = an_approval(requested_at_unix_ms=now_unix_ms, expires_at_unix_ms=now_unix_ms + 60 * MINUTE_MS)
         await store.create(lasting)
-        assert list(await store.expired(now_unix_ms + 600 * MINUTE_MS, 9)) == []
+        assert list(await store.read_expired(now_unix_ms + 600 * MINUTE_MS, 9)) == []
         await store.put(replace(lasting, version=2, state=ApprovalState.REJECTED))
         assert await store.forget(now_unix_ms + 600 * MINUTE_MS, 9) == 0
 

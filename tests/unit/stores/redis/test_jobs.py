@@ -219,7 +219,7 @@ async def _agree(chance: random.Random, store: RedisJobs, oracle: MemoryJobs, no
     assert await store.page(where, after=after, limit=5) == await oracle.page(where, after=after, limit=5)
     assert await store.count_jobs() == await oracle.count_jobs()
     before, limit = now - chance.choice([0, 200]), chance.choice([3, 100])
-    assert await store.unattended(now, before, limit) == await oracle.unattended(now, before, limit)
+    assert await store.find_unattended(now, before, limit) == await oracle.find_unattended(now, before, limit)
     assert await store.awaiting(after, limit) == await oracle.awaiting(after, limit)
     if not chance.randrange(10):
         assert await store.forget(now, limit) == await oracle.forget(now, limit)

@@ -123,7 +123,7 @@ async def test_nothing_is_left_of_released_and_expired_keys(
 
 async def waiters(keys: RedisKeys, link: RedisLink, key: EffectKey = KEY) -> list[asyncio.Task[bool]]:
     """A hundred that wait, which the store knows."""
-    tasks = [asyncio.create_task(keys.ended(key, "owner-1", LONG_S)) for _ in range(100)]
+    tasks = [asyncio.create_task(keys.wait_for_end(key, "owner-1", LONG_S)) for _ in range(100)]
     while not await link.run("HEXISTS", link.key(f"key:{_digest_of_key(key).decode()}"), "waited"):
         pass
     return tasks

@@ -50,9 +50,9 @@ def others(other_file: SqliteFile, clock: ManualClock) -> SqliteKeys:
 async def test_end_of_another_claim_on_the_key_does_not_wake_for_good(keys: SqliteKeys, clock: ManualClock) -> None:
     await keys.claim(KEY, a_record(clock))
     await keys.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1")
-    waiting = asyncio.create_task(keys.ended(KEY, "owner-2", LONG_S))
-    assert await keys.ended(KEY, "owner-1", LONG_S)
-    assert not await keys.ended(KEY, "owner-2", AT_ONCE)
+    waiting = asyncio.create_task(keys.wait_for_end(KEY, "owner-2", LONG_S))
+    assert await keys.wait_for_end(KEY, "owner-1", LONG_S)
+    assert not await keys.wait_for_end(KEY, "owner-2", AT_ONCE)
     assert not waiting.done()
     await keys.release(KEY, "owner-2")
     assert await waiting
