@@ -295,7 +295,7 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, shown: dict
     call_id = ""
     try:
         call_id = next((str(value) for key, value in running.initial_metadata() or () if key == _CALL_ID), "")
-        return _answer(running, request.intent.tool, shown)
+        return _show_events(running, request.intent.tool, shown)
     except KeyboardInterrupt:
         # Ctrl-C ends the call at the hub, too, not only this command's wait for it.
         running.cancel()
@@ -310,7 +310,9 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, shown: dict
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _answer(events: Iterable[pb.InvokeStreamResponse], tool: str, shown: dict[str, str]) -> pb.InvokeStreamResponse:
+def _show_events(
+    events: Iterable[pb.InvokeStreamResponse], tool: str, shown: dict[str, str]
+) -> pb.InvokeStreamResponse:
     is_watched = sys.stderr.isatty()
     with ProgressBar(tool) as bar:
         for event in events:

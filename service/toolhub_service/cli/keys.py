@@ -128,7 +128,7 @@ def create(
         with _kept_in(out) as keep:
             key = file.create(name, wanted)
             keep(key)
-    _answer(name, key, out, as_json=as_json)
+    _show_key(name, key, out, as_json=as_json)
     note(f"What {name!r} may do is in policy.yaml, under grants and roles.", err=True)
     if "api-key" not in settings.auth.modes:
         note("This configuration accepts no API keys: add api-key to auth.modes.", err=True)
@@ -202,7 +202,7 @@ def _kept_in(out: Path | None) -> Iterator[Any]:
             raise
 
 
-def _answer(name: str, key: str, out: Path | None, *, as_json: bool, **more: str) -> None:
+def _show_key(name: str, key: str, out: Path | None, *, as_json: bool, **more: str) -> None:
     if as_json:
         print_json({"name": name, **({"file": str(out)} if out else {"key": key}), **more})
         return
@@ -309,7 +309,7 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
         if rotated is None:
             raise click.ClickException(f"There is no key {key}. `toolhub keys list` shows all keys.")
         keep(rotated.key)
-    _answer(rotated.name, rotated.key, out, as_json=as_json, replaces=rotated.old_id)
+    _show_key(rotated.name, rotated.key, out, as_json=as_json, replaces=rotated.old_id)
     if overlap_s:
         note(f"{rotated.old_id} is accepted for {span(overlap_s)} longer, if it has not expired by then.", err=True)
     else:

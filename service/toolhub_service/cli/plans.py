@@ -29,7 +29,7 @@ def remember_plan(digest: str, expires_at_unix_s: float) -> str:
     path = plans_file()
     try:
         with edited(path):
-            known = {key: plan for key, plan in _read(path).items() if plan["expires_at_unix_s"] > time.time()}
+            known = {key: plan for key, plan in _read_plans(path).items() if plan["expires_at_unix_s"] > time.time()}
             newest = sorted(known.items(), key=lambda each: each[1]["expires_at_unix_s"])[-_KEPT_MAX:]
             plan = {"digest": digest, "expires_at_unix_s": expires_at_unix_s}
             replace_text(path, json.dumps({**dict(newest), name: plan}))
@@ -42,7 +42,7 @@ def whole_digest(_: click.Context, __: click.Parameter, given: str) -> str:
     """The callback of --plan: return the digest of a name; any other text as it is. Raises BadParameter."""
     if not _NAME.fullmatch(given):
         return given
-    if plan := _read(plans_file()).get(given):
+    if plan := _read_plans(plans_file()).get(given):
         return str(plan["digest"])
     raise click.BadParameter(
         f"no dry run of this user on this machine has printed {given} within its time. Run the command again with "
@@ -55,7 +55,7 @@ def plans_file() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "toolhub" / "plans.json"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_plans(path: Path) -> dict[str, Any]:
     """Return the plans by name; none where the file is missing or not what `remember_plan` writes."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

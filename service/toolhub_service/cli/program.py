@@ -86,7 +86,7 @@ def run(file: str, as_json: bool, **options: Any) -> None:
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         running = connection.call(connection.tools.InvokeStream, pb.InvokeStreamRequest(**fields))
         try:
-            answer = _answer(running, is_watched=options["watch"])
+            answer = _show_events(running, is_watched=options["watch"])
         except KeyboardInterrupt:
             # Ending the stream cancels the program, which would otherwise run on without a caller.
             running.cancel()
@@ -148,7 +148,7 @@ def _request(code: str, options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answer(events: Iterable[pb.InvokeStreamResponse], *, is_watched: bool) -> pb.InvokeStreamResponse:
+def _show_events(events: Iterable[pb.InvokeStreamResponse], *, is_watched: bool) -> pb.InvokeStreamResponse:
     shown: set[tuple[int, str]] = set()
     with ProgressBar("program") as bar:
         for event in events:

@@ -115,7 +115,7 @@ class _Runner:
         """Print the answer to one request; return whether it succeeded."""
         name, result = "", result_pb2.ToolResult()
         try:
-            name, args = _read(line)
+            name, args = _parse_line(line)
             result = self._call(name, args)
             value = json.loads(result.result_json or b"null")
         except ToolFailure as failure:
@@ -153,7 +153,7 @@ class _Runner:
         print_json_line(value)
 
 
-def _read(line: bytes | None) -> tuple[str, JsonValue]:
+def _parse_line(line: bytes | None) -> tuple[str, JsonValue]:
     """Return (the face's tool, its arguments, which the hub validates). Raises ToolFailure INVALID_INPUT."""
     if line is None:
         raise _invalid(f"The line has more than {_LINE_MAX_BYTES:,} bytes. Send large content as an artifact.")

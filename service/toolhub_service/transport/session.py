@@ -164,10 +164,10 @@ class Session:
             elif self._is_read:
                 return False
             else:
-                await self._read()
+                await self._read_message()
         return True
 
-    async def _read(self) -> None:
+    async def _read_message(self) -> None:
         self._is_reading = True
         try:
             message = await anext(self._requests)

@@ -275,11 +275,11 @@ class ComfyClient:
         except TimeoutError:
             raise NoReply("its response did not finish in time") from None
         if len(data) <= _LARGE_BYTES:
-            read = _read(data)
+            read = _parse_json(data)
         else:
             # One at a time, because empty lists take twenty times the memory of their text.
             async with self.parsing:
-                read = await in_thread(_read, data)
+                read = await in_thread(_parse_json, data)
         text = data[:_TEXT_BYTES].decode("utf-8", "replace")
         waits_s = retry_after_s(response.headers.get("retry-after"))
         return Reply(response.status_code, read.value, text, waits_s, read.remarks)
@@ -309,5 +309,5 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
     return bytes(data)
 
 
-def _read(data: bytes) -> Repaired:
+def _parse_json(data: bytes) -> Repaired:
     return read_repaired(data) or Repaired(None)

@@ -68,7 +68,7 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
     ] = 15.0
 
 
-def _check(place: str, source: ComfyUiSource) -> None:
+def _check_source(place: str, source: ComfyUiSource) -> None:
     if bool(source.url) == bool(source.backends):
         raise SourceInvalid(f"{place}: needs exactly one of `url` and `backends`")
     if source.headers and source.backends:
@@ -114,7 +114,7 @@ COMFYUI = SourceKind(
     ToolKind.COMFYUI,
     ComfyUiSource,
     {ComfyUiBackend: "backends: one server of ComfyUI"},
-    _check,
+    _check_source,
     "toolhub_service.adapters.comfyui.adapter:ComfyUiOpener",
     values=_values,
     files={ComfyUiSource: ("templates",)},

@@ -34,10 +34,10 @@ def decode(body: bytes | bytearray) -> Any:
 
 def read_frame(channel: socket.socket) -> Any:
     """Wait for the next message and return it. Raises ChannelClosed. For workers, which trust the hub's sizes."""
-    return decode(_read(channel, int.from_bytes(_read(channel, LENGTH_BYTES), "big")))
+    return decode(_read_exactly(channel, int.from_bytes(_read_exactly(channel, LENGTH_BYTES), "big")))
 
 
-def _read(channel: socket.socket, size_bytes: int) -> bytearray:
+def _read_exactly(channel: socket.socket, size_bytes: int) -> bytearray:
     content = bytearray(size_bytes)
     view, filled = memoryview(content), 0
     while filled < size_bytes:

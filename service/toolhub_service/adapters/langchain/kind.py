@@ -50,7 +50,7 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
     ] = False
 
 
-def _check(place: str, source: LangChainSource) -> None:
+def _check_source(place: str, source: LangChainSource) -> None:
     if not source.load and not source.entry_points:
         raise SourceInvalid(f"{place}: needs `load` or `entry_points`")
 
@@ -99,7 +99,7 @@ LANGCHAIN = SourceKind(
     ToolKind.LANGCHAIN,
     LangChainSource,
     {},
-    _check,
+    _check_source,
     "toolhub_service.adapters.langchain.adapter:LangChainOpener",
     package="langchain_core",
     missing=_missing,

@@ -95,7 +95,7 @@ class LangChainToolSource:
         if self.pool.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.", retryable=False)
         if self._reading is None:
-            self._reading = _in_thread(self._read)
+            self._reading = _in_thread(self._read_tools)
             self._reading.add_done_callback(self._on_read)
         try:
             # Shielded: a thread cannot be stopped, and the next reader waits for the same one.
@@ -135,7 +135,7 @@ class LangChainToolSource:
         """Return what keeps the tool from the hub's own files; `rlimits` where the operator wants no protection."""
         return "rlimits" if self._hides is None or self.runs_in_hub(tool) else await self._hides.level()
 
-    def _read(self) -> Read:
+    def _read_tools(self) -> Read:
         disable_tracing()
         from toolhub_service.adapters.langchain.loading import Reader
 

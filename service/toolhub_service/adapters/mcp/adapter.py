@@ -305,7 +305,7 @@ class McpAdapter(SourceAdapter[_Source]):
         if (skill := server.skills.get(call.spec.resource_id)) is not None:
             return await read_served_file(server, call, skill, self._caller.artifacts, self._caller.redact)
         if call.spec.primitive is not Primitive.TOOL:
-            return await self._read(source, call)
+            return await self._run_reading(source, call)
         reporter = Reporter(sink)
         try:
             if await self._is_task(source, call):
@@ -322,7 +322,7 @@ class McpAdapter(SourceAdapter[_Source]):
                 del reporters[job_id]
             reporter.close()
 
-    async def _read(self, source: _Source, call: GrantedCall) -> Outcome:
+    async def _run_reading(self, source: _Source, call: GrantedCall) -> Outcome:
         """Run a definition that is not a tool of the server: only these requests are sent for it, whatever its
         definition says."""
         server, caller = source.server, self._caller

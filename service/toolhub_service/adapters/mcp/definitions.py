@@ -98,7 +98,7 @@ class DefinitionReader:
         key = hashlib.sha256(text).digest() + bytes([is_modern])
         if key not in self._now:
             known = key in self._before
-            self._now[key] = self._before[key] if known else self._read(own_name, tool, text, is_modern=is_modern)
+            self._now[key] = self._before[key] if known else self._read_tool(own_name, tool, text, is_modern=is_modern)
         return self._now[key]
 
     def _mask_tool(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
@@ -110,7 +110,7 @@ class DefinitionReader:
         shown = self._mask.object(tool)
         return own_name, shown, write_json(shown)
 
-    def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
+    def _read_tool(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
         arguments = usable_input(tool.get("inputSchema"), self._repair)
         problem = f"Its inputSchema cannot be used: {arguments.problem}" if arguments.problem else ""
         if not problem and is_modern and _HEADER_KEY in text:

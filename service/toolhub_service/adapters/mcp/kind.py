@@ -186,7 +186,7 @@ def sse_advice(url: str) -> str:
     )
 
 
-def _check(place: str, source: McpSource) -> None:
+def _check_source(place: str, source: McpSource) -> None:
     if bool(source.command) == bool(source.url):
         raise SourceInvalid(f"{place}: needs exactly one of `command` and `url`")
     check_web(f"{place}.url", source.url)
@@ -366,7 +366,7 @@ MCP = SourceKind(
     ToolKind.MCP,
     McpSource,
     {ClientCredentials: "oauth", LoginClient: "login"},
-    _check,
+    _check_source,
     "toolhub_service.adapters.mcp.adapter:McpOpener",
     package="mcp",
     values=_values,

@@ -156,7 +156,7 @@ class PromptReader:
         definitions = []
         for entry in found.entries:
             try:
-                definition = self._read(mask.object(entry))
+                definition = self._read_prompt(mask.object(entry))
             except Unnamed as unnamed:
                 problems.append(unnamed.problem)
                 continue
@@ -168,7 +168,7 @@ class PromptReader:
         """Return the definition from a pin. Raises Unnamed."""
         return self._definition(as_string(remote.get("prompt")), as_object(remote.get("inputSchema")) or {})
 
-    def _read(self, prompt: JsonObject) -> Definition | None:
+    def _read_prompt(self, prompt: JsonObject) -> Definition | None:
         name = as_string(prompt.get("name"))
         if not name or len(name) > OWN_NAME_MAX_CHARS:
             raise Unnamed(f"A prompt named `{one_line(name, 80)}` was left out: its name is empty or too long.")

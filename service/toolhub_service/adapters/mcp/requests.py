@@ -109,7 +109,7 @@ class FastClient:
             if status in {307, 308}:  # with others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
                 raise Redirected
-            return _result(_answer(status, media, response.content), asked)
+            return _result(_response_of_body(status, media, response.content), asked)
         finally:
             await response.aclose()
 
@@ -132,7 +132,7 @@ async def _read_stream(
                 await asyncio.sleep(0)
             if event.event != "message" or not event.data:
                 continue
-            message = _read(event.data)
+            message = _parse_message(event.data)
             if "method" not in message:
                 return _result(message, asked)
             if on_progress is not None and message["method"] == _PROGRESS:
@@ -152,7 +152,7 @@ async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
         await on_progress(step, total, message if isinstance(message, str) else None)
 
 
-def _answer(status: int, media: str, content: bytes) -> dict[str, Any]:
+def _response_of_body(status: int, media: str, content: bytes) -> dict[str, Any]:
     """Return the JSON-RPC response of a body that is not a stream; an invalid one gets the SDK's own error text."""
     is_json = media.startswith("application/json")
     if status >= 400:
@@ -166,18 +166,18 @@ def _answer(status: int, media: str, content: bytes) -> dict[str, Any]:
         raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
     if not is_json:
         raise MCPError(INVALID_REQUEST, f"Unexpected content type: {media}")
-    return _read(content)
+    return _parse_message(content)
 
 
 def _error_in(content: bytes) -> dict[str, Any] | None:
     try:
-        message = _read(content)
+        message = _parse_message(content)
     except MCPError:
         return None
     return message if "error" in message else None
 
 
-def _read(text: bytes | str) -> dict[str, Any]:
+def _parse_message(text: bytes | str) -> dict[str, Any]:
     """Parse a JSON-RPC message. Raises MCPError -32700."""
     try:
         message = _decoded(text)

@@ -139,10 +139,10 @@ class McpToolSource:
         async with self._reading:
             login = self._server.login
             if login is None:
-                return await self._read(self._server.link, self._mask)
-            return await login.read(self._read, self._names)
+                return await self._read_lists(self._server.link, self._mask)
+            return await login.read(self._read_lists, self._names)
 
-    async def _read(self, link: McpLink, mask: Mask) -> Discovery:
+    async def _read_lists(self, link: McpLink, mask: Mask) -> Discovery:
         """Read everything over this connection: the source's own, or one with a caller's credential."""
         session = await link.session(link.reading_deadline_s())
         lists = _Lists(link, session, mask, self._redact)

@@ -113,7 +113,7 @@ class WorkflowCaller:
         value, found = _result_and_files(workflow, call, execution)
         # Masked first: a workflow may return the secrets that it was called with.
         value = server.terms.mask.value(value)
-        self._check(workflow, call, value, known)
+        self._check_result(workflow, call, value, known)
         files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
         return Outcome(
             files.merge_files(value),
@@ -140,7 +140,7 @@ class WorkflowCaller:
             held, refs = await keep_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
             proof = run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), refs, truncated=not refs)
-        self._check(workflow, call, value.value, known)
+        self._check_result(workflow, call, value.value, known)
         if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
             proof = run_evidence(call, known, "was only started: its outcome is not known here", started_only="true")
         else:
@@ -149,7 +149,9 @@ class WorkflowCaller:
         proofs = (proof, *repair_evidence(proof.ref, value.repairs))
         return Outcome(value.value, proofs, raw=raw, is_large=is_large(sent.answer.body))
 
-    def _check(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
+    def _check_result(
+        self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]
+    ) -> None:
         words = failure_in(workflow.entry, value) if workflow is not None else None
         if words is not None:
             raise failures.result_is_failure(call, words, self.redact, known)
@@ -196,7 +198,7 @@ class _Run:
             self._has_ended = True
             raise
         self._webhook = sent.webhook
-        return await self._read(sent)
+        return await self._outcome_of_sent(sent)
 
     async def stop(self) -> None:
         """Ask n8n once to stop it, for a bounded time and in a separate task, because this one is being cancelled."""
@@ -218,7 +220,7 @@ class _Run:
         except (ApiError, NotFound):
             return  # it runs to its end, as it does without an API
 
-    async def _read(self, sent: Sent) -> Outcome:
+    async def _outcome_of_sent(self, sent: Sent) -> Outcome:
         answer, call = sent.answer, self._call
         if failures.is_unknown(answer):
             return await self._outcome_by_lookup(failures.gave_up(answer))

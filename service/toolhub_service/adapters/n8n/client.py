@@ -155,7 +155,7 @@ class N8nClient:
         request = httpx.Request(method, self._origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
         try:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):
-                return await self._answer(request)
+                return await self._request_reply(request)
         except TimeoutError:
             raise NoReply("It did not answer in time.", was_sent=delivery.was_sent, is_late=True) from None
         except WireError as error:
@@ -166,7 +166,7 @@ class N8nClient:
             self.is_closed = True
             await self._transport.aclose()
 
-    async def _answer(self, request: httpx.Request) -> Reply:
+    async def _request_reply(self, request: httpx.Request) -> Reply:
         response = await self._transport.handle_async_request(request)
         try:
             headers: dict[str, str] = {}

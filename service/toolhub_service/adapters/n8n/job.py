@@ -104,7 +104,7 @@ class N8nJob:
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
         execution = await self._server.poller.answer(lambda: self._result(call, mark))
-        self._check(call, mark, execution)
+        self._check_own_execution(call, mark, execution)
         workflow = self._server.workflows.get(call.spec.resource_id)
         known = dict(mark.details) | facts(self._server, workflow.webhook if workflow else None, execution)
         try:
@@ -131,9 +131,9 @@ class N8nJob:
         except ApiTooLarge:
             # Without its data at least the workflow is known, though not the key.
             execution = await api.execution(execution_id, with_data=False)
-        self._check(call, mark, execution)
+        self._check_own_execution(call, mark, execution)
 
-    def _check(self, call: GrantedCall, mark: RemoteMark, execution: Execution) -> None:
+    def _check_own_execution(self, call: GrantedCall, mark: RemoteMark, execution: Execution) -> None:
         """Check that the named execution is the call's own. Raises RemoteUnclear.
 
         An answer that repeats its caller's words may name any execution, which the hub could read and stop.

@@ -147,7 +147,7 @@ class N8nSource(Source, frozen=True, tag="n8n"):
     max_response_bytes: Annotated[int, Meta(description="Largest answer read.", ge=1024)] = 8 * 1024 * 1024
 
 
-def _check(place: str, source: N8nSource) -> None:
+def _check_source(place: str, source: N8nSource) -> None:
     if not source.url:
         raise SourceInvalid(f"{place}.url: must not be empty")
     check_web(f"{place}.url", source.url)
@@ -203,7 +203,7 @@ N8N = SourceKind(
         BusinessError: "fails_when",
         N8nDiscovery: "discover",
     },
-    _check,
+    _check_source,
     "toolhub_service.adapters.n8n.adapter:N8nOpener",
     values=_values,
     preview="toolhub_service.adapters.n8n.definitions:preview",

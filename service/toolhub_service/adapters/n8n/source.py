@@ -154,7 +154,7 @@ class N8nToolSource:
         async with self._reading:
             if self._is_closed:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
-            reading = await self._read()
+            reading = await self._read_api()
             definitions, problems = await self._definitions(reading)
             redacted = [self._redact(problem) for problem in (*reading.problems, *problems)]
             return Discovery(definitions, limit_problems(redacted), server="n8n")
@@ -174,7 +174,7 @@ class N8nToolSource:
         self._is_closed = True
         await self._close()
 
-    async def _read(self) -> _Reading:
+    async def _read_api(self) -> _Reading:
         """Return what the API reports; without it, what it last reported."""
         api, misses_key = self._server.api, self._entry.discover is not None and self._server.api is None
         # The last offers stay: an unavailable API does not disable working webhooks.

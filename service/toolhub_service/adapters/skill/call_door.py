@@ -119,11 +119,11 @@ class CallDoor:
                 return
             if not line:
                 return
-            await _send(writer, await self._answer(line))
+            await _send(writer, await self._answer_line(line))
 
-    async def _answer(self, line: bytes) -> JsonObject:
+    async def _answer_line(self, line: bytes) -> JsonObject:
         try:
-            tool, args = _read(line)
+            tool, args = _parse_request(line)
         except ToolFailure as failure:
             return _error_answer(failure.error)
         assert self._places is not None
@@ -154,7 +154,7 @@ def _connection_of(descriptor: int) -> socket.socket | None:
     return None
 
 
-def _read(line: bytes) -> tuple[str, JsonObject]:
+def _parse_request(line: bytes) -> tuple[str, JsonObject]:
     """Return tool and arguments. Raises ToolFailure."""
     asked: Any = loads(line, max_bytes=REQUEST_MAX_BYTES)
     if isinstance(asked, dict):

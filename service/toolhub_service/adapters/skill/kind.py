@@ -119,7 +119,7 @@ def files_of(entry: SkillEntry) -> tuple[str, ...]:
     return () if entry.git else ("path",)
 
 
-def _check(place: str, source: SkillSource) -> None:
+def _check_source(place: str, source: SkillSource) -> None:
     if not source.skills:
         raise SourceInvalid(f"{place}.skills: list folders (`path`) or repositories (`git` and `commit`)")
     for at, entry in enumerate(source.skills):
@@ -145,7 +145,7 @@ SKILL: Final[SourceKind[Any]] = SourceKind(
     ToolKind.SKILL,
     SkillSource,
     {SkillEntry: "skills: one place of skills"},
-    _check,
+    _check_source,
     "toolhub_service.adapters.skill.adapter:SkillOpener",
     files={SkillEntry: files_of},
     missing=_missing,

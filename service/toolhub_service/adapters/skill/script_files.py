@@ -73,8 +73,8 @@ async def put_artifacts(
 async def keep_output(folder: Path, manifest: Manifest, artifacts: ArtifactService, call: Call) -> Kept:
     """Store the files of the folder as artifacts. Raises ToolFailure when it contains what cannot be one, more than the
     sidecar allows, or less than it requires; then none is stored."""
-    tree = await asyncio.to_thread(_read, folder, manifest)
-    _check(tree, manifest)
+    tree = await asyncio.to_thread(_read_written_tree, folder, manifest)
+    _check_files(tree, manifest)
     kept: list[ArtifactRef] = []
     try:
         for file in tree.files:
@@ -88,7 +88,7 @@ async def keep_output(folder: Path, manifest: Manifest, artifacts: ArtifactServi
     return tuple(kept)
 
 
-def _read(folder: Path, manifest: Manifest) -> Tree:
+def _read_written_tree(folder: Path, manifest: Manifest) -> Tree:
     limits = manifest.limits
     bounds = TreeLimits(
         files_max=limits.artifacts + _FOLDERS_MAX,
@@ -104,7 +104,7 @@ def _read(folder: Path, manifest: Manifest) -> Tree:
         raise refuse(ErrorKind.IO_ERROR, "The output folder cannot be read. An operator must look.") from None
 
 
-def _check(tree: Tree, manifest: Manifest) -> None:
+def _check_files(tree: Tree, manifest: Manifest) -> None:
     if links := [file.path for file in tree.files if file.link]:
         raise _unfit(f"{links[0]} is a link", "OUTPUT_TYPE", links[0])
     if len(tree.files) > manifest.limits.artifacts:

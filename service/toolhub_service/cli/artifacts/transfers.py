@@ -115,7 +115,7 @@ class _Upload:
         self._connection.sent.request = self._header
         self._call = stub.WriteArtifact.future(self._messages(), metadata=self._connection.metadata)
         self._begun.set()
-        return self._answer().artifact
+        return self._wait_for_answer().artifact
 
     def _look_up(self) -> artifact_pb2.Artifact | None:
         """Resume after what the hub holds, which may be nothing or everything."""
@@ -132,7 +132,7 @@ class _Upload:
         self._source.seek(found.received_bytes)
         return found.artifact if found.HasField("artifact") else None
 
-    def _answer(self) -> pb.WriteArtifactResponse:
+    def _wait_for_answer(self) -> pb.WriteArtifactResponse:
         """Wait for the answer as long as data is being sent."""
         while True:
             sent_bytes = self._sent_bytes

@@ -103,11 +103,11 @@ class Endpoint:
         """Return a channel, which connects with the first RPC. Raises click.UsageError for unusable files."""
         if not self.is_encrypted:
             return grpc.insecure_channel(self.address, _OPTIONS)
-        ca = _read("--ca-file", self.ca_file)
+        ca = _read_pem("--ca-file", self.ca_file)
         # gRPC would only report that the handshake failed.
         if ca is not None and _CERTIFICATE not in ca:
             raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
-        key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
+        key, certificate = _read_pem("--key-file", self.key_file), _read_pem("--cert-file", self.cert_file)
         named = (("grpc.ssl_target_name_override", self.certified_name),) if self.certified_name else ()
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS + named)
 
@@ -220,7 +220,7 @@ def _speaks_tls(hub: Endpoint) -> bool:
     return tls_certificate_of(hub.host, hub.port, _PROBE_TIMEOUT_S) is not None
 
 
-def _read(option: str, file: Path | None) -> bytes | None:
+def _read_pem(option: str, file: Path | None) -> bytes | None:
     try:
         return None if file is None else file.read_bytes()
     except OSError as missing:

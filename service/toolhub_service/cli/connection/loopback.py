@@ -52,14 +52,14 @@ def by_browser(
                 f"Nobody logged in within {timeout_s:g} s. Run `toolhub login` again, with --device where the browser "
                 "is on another machine."
             ) from None
-    _check(issuer, answer)
+    _check_issuer(issuer, answer)
     form = request.token_form(
         grant_type="authorization_code", code=answer["code"], redirect_uri=redirect, code_verifier=verifier
     )
     return request_tokens(http, issuer.issuer, issuer.token_endpoint, form)
 
 
-def _check(issuer: Issuer, answer: Answer) -> None:
+def _check_issuer(issuer: Issuer, answer: Answer) -> None:
     """Check the answer. Raises LoginFailed.
 
     RFC 9207 §2.4: the answer must come from the issuer that was asked, or the code goes to the wrong one.

@@ -93,7 +93,7 @@ class Bridge:
 
     async def _take(self, line: bytes) -> None:
         try:
-            message = _read(line)
+            message = _parse_json(line)
         except TooDeep:
             problem = "The message is nested too deeply: send at most some hundred levels."
             error = {"code": _INVALID_PARAMS, "message": problem}
@@ -160,22 +160,22 @@ class Bridge:
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 is_answered = False
                 async for data in _events(response):
-                    is_answered |= self._answer(message, data)
+                    is_answered |= self._pass_on(message, data)
                 if not is_answered:
                     self._lose(message, f"The stream of the hub at {self._url} ended before the answer came.")
                 return 0
             data = await response.aread()
             if response.status_code == 400 and not is_last and _wants_headers(message, data):
                 return 400
-            self._answer(message, data, response.status_code)
+            self._pass_on(message, data, response.status_code)
             return 0
 
-    def _answer(self, asked: Message, data: bytes, status: int = 200) -> bool:
+    def _pass_on(self, asked: Message, data: bytes, status: int = 200) -> bool:
         """Pass a message on, and return whether it is the answer."""
         if not data and status < 300:
             return False
         try:
-            message = _read(data)
+            message = _parse_json(data)
             assert isinstance(message, dict)
         except (ValueError, AssertionError):
             problem = f"The hub at {self._url} answered with HTTP status {status}."
@@ -209,7 +209,7 @@ class Bridge:
         # Without its schema the call is sent without mirrored headers, and the hub reports what is missing.
         with suppress(ValueError, KeyError, TypeError):
             self._mirrored[name] = _header_properties(
-                _read(answer.content)["result"]["structuredContent"]["inputSchema"]
+                _parse_json(answer.content)["result"]["structuredContent"]["inputSchema"]
             )
 
     async def _open_again(self, ended: dict[str, str]) -> None:
@@ -236,7 +236,7 @@ class Bridge:
                         return
                     if response.is_success:
                         async for data in _events(response):
-                            self._answer({}, data)
+                            self._pass_on({}, data)
             await asyncio.sleep(_AGAIN_S)
 
     def _headers(self, message: Message) -> dict[str, str]:
@@ -291,7 +291,7 @@ class TooDeep(ValueError):
     """JSON that is nested more deeply than can be read."""
 
 
-def _read(data: bytes) -> Any:
+def _parse_json(data: bytes) -> Any:
     """Return the JSON value. Raises ValueError."""
     try:
         value = json.loads(data)
@@ -324,7 +324,7 @@ def _wants_headers(asked: Message, data: bytes) -> bool:
     if asked.get("method") != "tools/call" or not isinstance(_param(asked, "_meta"), dict):
         return False
     try:
-        return bool(_read(data)["error"]["code"] == _HEADER_MISMATCH)
+        return bool(_parse_json(data)["error"]["code"] == _HEADER_MISMATCH)
     except (ValueError, KeyError, TypeError):
         return False
 

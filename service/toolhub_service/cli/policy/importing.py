@@ -79,7 +79,7 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
     from toolhub_service.policy.parsing import InvalidPolicy, parse_policy
 
     with explaining(ImportRefused, place=file):
-        imported: Imported = translate(_read(file), *more)
+        imported: Imported = translate(_read_document(file), *more)
     text = imported.text(
         f"Translated from {file.name} by `toolhub policy import`. Check it, then `toolhub policy check`."
     )
@@ -100,7 +100,7 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
         sys.exit(EXIT_REFUSED)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_document(file: Path) -> dict[str, Any]:
     """Return the content. Raises ImportRefused."""
     import yaml
 

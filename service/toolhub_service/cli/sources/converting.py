@@ -281,11 +281,11 @@ def convert_workflows(name: str, server: dict[str, Any], secrets_folder: Path) -
     for key in (option.name for option in kind.options if option.is_secret and option.name in entry):
         entry[key] = reference_of(entry[key]) or set_aside(found, key, entry[key], "", secrets_folder)
     found.entry |= entry
-    _check(found)
+    _check_converted(found)
     return found
 
 
-def _check(found: Converted) -> None:
+def _check_converted(found: Converted) -> None:
     """Check the source. Raises NotConvertible; valid but probably unintended settings become notes."""
     try:
         source = to_source(found.name, found.entry)

@@ -140,7 +140,7 @@ async def complete(
     while True:
         try:
             async with client.open(request, endpoint.egress(), deadline_s=deadline_s) as response:
-                return await _read(response, endpoint.stall_s)
+                return await _read_answer(response, endpoint.stall_s)
         except ToolFailure as failure:
             pause_s = _pause_s(failure.error, attempt, deadline_s)
             if pause_s is None:
@@ -182,7 +182,7 @@ def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence
     return HttpRequest(url, "POST", headers, msgspec.json.encode(body), accept=accept, only_reads=True)
 
 
-async def _read(response: HttpResponse, stall_s: float) -> Answer:
+async def _read_answer(response: HttpResponse, stall_s: float) -> Answer:
     if response.status != 200:
         await response.beginning(LINE_BYTES)
         raise _status_failure(response)

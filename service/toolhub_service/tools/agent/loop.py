@@ -108,7 +108,7 @@ class AgentLoop:
                 if self.tool_calls >= self._agent.max_calls:
                     return "CALLS"
                 self._report(sink, asked)
-                await self._answer(asked)
+                await self._answer_tool_call(asked)
 
     def _note(self, answer: Answer) -> None:
         self.steps += 1
@@ -127,7 +127,7 @@ class AgentLoop:
             message["tool_calls"] = [_as_sent(asked) for asked in answer.calls]
         self._put(message)
 
-    async def _answer(self, asked: AskedTool) -> None:
+    async def _answer_tool_call(self, asked: AskedTool) -> None:
         self.tool_calls += 1
         content, ok = await self._result_of(asked)
         self.failed_calls += not ok

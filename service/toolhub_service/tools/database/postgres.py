@@ -281,7 +281,7 @@ class PostgresReading:
         cursor = await _execute_prepared(self._connection, _FETCH)
         description = cursor.description or ()
         self._types = [column.type_code for column in description]
-        self._first = self._read(await cursor.fetchall())
+        self._first = self._convert_rows(await cursor.fetchall())
         names = await _type_names(self._connection, self._types)
         self._columns = [Column(name=column.name, type=names[column.type_code]) for column in description]
 
@@ -292,9 +292,9 @@ class PostgresReading:
     async def next_rows(self) -> list[Row]:
         first = self._first
         self._first = []
-        return first or self._read(await (await _execute_prepared(self._connection, _FETCH)).fetchall())
+        return first or self._convert_rows(await (await _execute_prepared(self._connection, _FETCH)).fetchall())
 
-    def _read(self, rows: Sequence[Sequence[str | None]]) -> list[Row]:
+    def _convert_rows(self, rows: Sequence[Sequence[str | None]]) -> list[Row]:
         return [[_value(text, oid) for text, oid in zip(row, self._types, strict=True)] for row in rows]
 
 

@@ -82,7 +82,7 @@ class UsageCounters:
                 after = change(self._unwritten.get(name, Count()))._replace(principal=principal)
                 self._unwritten[name] = after
                 return after
-            before = _read(descriptor)
+            before = _read_count(descriptor)
             after = change(before)
             after = after._replace(principal=principal or before.principal)
             os.pwrite(descriptor, _HEAD.pack(after.used_bytes, after.recounted_at_s) + after.principal.encode(), 0)
@@ -92,7 +92,7 @@ class UsageCounters:
         with suppress(OSError):
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                return _read(descriptor)
+                return _read_count(descriptor)
             finally:
                 os.close(descriptor)
         return self._unwritten.get(name, Count())
@@ -135,7 +135,7 @@ class UsageCounters:
             return -1
 
 
-def _read(descriptor: int) -> Count:
+def _read_count(descriptor: int) -> Count:
     data = os.pread(descriptor, 4_096, 0)
     if len(data) < _HEAD.size:
         return Count()

@@ -100,18 +100,18 @@ class PageReader:
         async with self._permits:
             ends_s = min(deadline_s, asyncio.get_running_loop().time() + self._page_s)
             try:
-                return await self._read(page, ends_s)
+                return await self._read_page(page, ends_s)
             except _WorkerEnded as ended:
                 # A new process that died from a page would die from it again.
                 if not ended.was_used:
                     raise _unreadable() from None
             # It may have been dead, or dying from an earlier page, before it got this one.
             try:
-                return await self._read(page, ends_s)
+                return await self._read_page(page, ends_s)
             except _WorkerEnded:
                 raise _unreadable() from None
 
-    async def _read(self, page: RawPage, ends_s: float) -> PageReading:
+    async def _read_page(self, page: RawPage, ends_s: float) -> PageReading:
         worker = await self._take()
         was_used = worker.pages > 0
         try:

@@ -66,7 +66,7 @@ class FolderWalk:
 
     def __iter__(self) -> Iterator[Entry]:
         """Raises ToolFailure NOT_FOUND, INVALID_INPUT, PATH_OUTSIDE_SANDBOX for the folder itself; CANCELLED."""
-        pending = self._read(self._path, 1)
+        pending = self._list_folder(self._path, 1)
         while pending:
             entry = pending.pop()
             yield entry
@@ -78,14 +78,14 @@ class FolderWalk:
 
     def _read_inner(self, entry: Entry) -> list[Entry]:
         try:
-            return self._read(entry.path, entry.depth + 1)
+            return self._list_folder(entry.path, entry.depth + 1)
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.CANCELLED:
                 raise
             self.truncated |= failure.error.kind is ErrorKind.IO_ERROR
             return []
 
-    def _read(self, path: str, depth: int) -> list[Entry]:
+    def _list_folder(self, path: str, depth: int) -> list[Entry]:
         """Return the folder's entries, last name first."""
         raise_if_cancelled(self._stop)
         with as_tool_failures(path), self._workspace.open_folder(path) as descriptor, os.scandir(descriptor) as scan:

@@ -37,10 +37,10 @@ class ReleasesWorkflow(asyncio.Event):
 class CrashingCaller(WorkflowCaller):
     """Breaks over what the workflow `crashes` answers."""
 
-    def _check(self, workflow: Any, call: GrantedCall, value: Any, known: Any) -> None:
+    def _check_result(self, workflow: Any, call: GrantedCall, value: Any, known: Any) -> None:
         if call.spec.resource_id == "crashes":
             raise RuntimeError(str(value))
-        super()._check(workflow, call, value, known)
+        super()._check_result(workflow, call, value, known)
 
 
 class TestN8nAdapter(AdapterSuite):

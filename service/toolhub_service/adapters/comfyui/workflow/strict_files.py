@@ -32,7 +32,7 @@ def is_yaml(path: Path) -> bool:
 
 def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
     """Return the value in the file: YAML by its suffix, else JSON. Raises TemplateInvalid."""
-    data = _read(path, min(max_bytes, YAML_MAX_BYTES) if is_yaml(path) else max_bytes)
+    data = _read_file(path, min(max_bytes, YAML_MAX_BYTES) if is_yaml(path) else max_bytes)
     if not is_yaml(path):
         try:
             return loads(data, max_bytes=max_bytes, max_depth=max_depth)
@@ -49,7 +49,7 @@ def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
     return cast("JsonValue", value)  # in the author's order, which callers see
 
 
-def _read(path: Path, max_bytes: int) -> bytes:
+def _read_file(path: Path, max_bytes: int) -> bytes:
     try:
         if not path.is_file():
             raise TemplateInvalid("the file does not exist" if not path.exists() else "it is not a regular file")

@@ -189,7 +189,7 @@ class Callbacks:
             if isinstance(params, ElicitRequestFormParams):
                 reply = await self._ask_client("elicitation/create", params)
                 if reply is not None:
-                    return _read(ElicitResult, reply)
+                    return _parse_reply(ElicitResult, reply)
             # Never "decline": the server would take it for the user's own answer.
             return _NOT_ASKED if otherwise is None else await otherwise(context, params)
 
@@ -200,13 +200,13 @@ class Callbacks:
             context: Any,  # noqa: ARG001
             params: CreateMessageRequestParams,
         ) -> CreateMessageResult | ErrorData:
-            return _read(CreateMessageResult, await self._ask_client("sampling/createMessage", params))
+            return _parse_reply(CreateMessageResult, await self._ask_client("sampling/createMessage", params))
 
         return answer if "sampling" in self._relay else None
 
     def roots(self) -> ListRootsFnT | None:
         async def answer(context: Any) -> ListRootsResult | ErrorData:  # noqa: ARG001
-            return _read(ListRootsResult, await self._ask_client("roots/list", None))
+            return _parse_reply(ListRootsResult, await self._ask_client("roots/list", None))
 
         return answer if "roots" in self._relay else None
 
@@ -231,7 +231,7 @@ class Callbacks:
             return None
 
 
-def _read(model: type[Reply], reply: JsonValue) -> Reply | ErrorData:
+def _parse_reply(model: type[Reply], reply: JsonValue) -> Reply | ErrorData:
     if reply is None:
         return _NOT_ASKED
     try:

@@ -115,7 +115,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
             if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 return _rebuild_response(response, stream=self._events(request, response, pull, exchange))
-            return await exchange.wait(partial(self._read, request, response, pull))
+            return await exchange.wait(partial(self._read_body, request, response, pull))
         except (WireError, RequestCancelled):
             await response.aclose()
             raise
@@ -130,7 +130,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
         return BoundedEvents(pull, response.aclose, self._max_message_bytes, exchange, on_flood=give_up)
 
-    async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
+    async def _read_body(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
         body = BoundedBody(pull, self._max_message_bytes)
         try:
             content = await body.whole()

@@ -167,7 +167,7 @@ class PlanEngine:
 
     async def _run_wave(self, wave: Sequence[_Item]) -> list[ToolResult | ToolError]:
         """Return their answers. When one is suspended or cancelled, the others end first."""
-        made = await asyncio.gather(*map(self._answer, wave), return_exceptions=True)
+        made = await asyncio.gather(*map(self._run_step, wave), return_exceptions=True)
         answers: list[ToolResult | ToolError] = []
         for answer in made:
             if isinstance(answer, BaseException):
@@ -175,7 +175,7 @@ class PlanEngine:
             answers.append(answer)
         return answers
 
-    async def _answer(self, item: _Item) -> ToolResult | ToolError:
+    async def _run_step(self, item: _Item) -> ToolResult | ToolError:
         step = item.step.planned.step
         try:
             args = fill_references(step.args, item.scope)
