@@ -61,9 +61,9 @@ class DeclaredTableSuite:
         assert await leases.get(("a", "bob")) == second
         assert await leases.page(Where({"room": "a"}), after=None, limit=9) == ([second, first], 2)
         assert await leases.page(Where(), after=(30, "b", "ann"), limit=1) == ([second], 3)
-        assert list(await leases.expired(20, 9)) == [first, second]
+        assert list(await leases.read_expired(20, 9)) == [first, second]
         assert await leases.put([msgspec.structs.replace(first, expires_at_unix_ms=40, version=2)])
-        assert list(await leases.expired(20, 9)) == [second]
+        assert list(await leases.read_expired(20, 9)) == [second]
         assert await leases.remove_all("room", "a") == 2
         assert await leases.page(Where(), after=None, limit=9) == ([third], 1)
         await leases.close()
