@@ -44,11 +44,11 @@ def _trust_options(command: Any) -> Any:
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--verify", "only_verify", is_flag=True, help="Check the backup TARGET instead of making one.")
-@click.option("--workspaces", is_flag=True, help="Also take the files of calls (workspaces).")
+@click.option("--workspaces", is_flag=True, help="Also include the files of calls (workspaces).")
 @click.option(
     "--without-secrets", is_flag=True, help="Leave out the keys (*.key) and secrets/, which you keep elsewhere."
 )
-@click.option("--unchecked", is_flag=True, help="Do not read the copy again; faster if the audit log is long.")
+@click.option("--unchecked", is_flag=True, help="Do not verify the copy; faster if the audit log is long.")
 @_trust_options
 @text_option
 @settings_options
@@ -101,8 +101,8 @@ def backup(
 
 @click.command()
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
-@click.option("--replace", is_flag=True, help="Move what is there to before-restore-… instead of refusing.")
-@click.option("--dry-run", is_flag=True, help="Check the backup and the place; change nothing.")
+@click.option("--replace", is_flag=True, help="Move existing data to before-restore-… instead of refusing.")
+@click.option("--dry-run", is_flag=True, help="Check the backup and the data folder; change nothing.")
 @_trust_options
 @text_option
 @settings_options
@@ -117,9 +117,9 @@ def restore(
 ) -> None:
     """Restore BACKUP, made by `toolhub backup`, with the hub stopped.
 
-    Signature, checksums, databases and the audit log are checked before anything is written. Refuses a
-    backup that nobody trusted has signed or that is of a later version, a folder that a hub uses, and a folder with
-    data (see --replace). On another machine --trust names the backup.pub of the hub that made it.
+    Signature, checksums, databases and the audit log are checked before anything is written. It refuses a backup
+    without a trusted signature or of a later version, a folder that a hub uses, and a folder with data (see
+    --replace). On another machine --trust names the backup.pub of the hub that made it.
 
     \b
     Examples:

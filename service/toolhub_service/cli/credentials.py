@@ -37,14 +37,14 @@ LOGIN_S = 600.0
 
 @click.group(cls=SuggestingGroup)
 def credentials() -> None:
-    """Give, list and revoke one's own credentials of sources that want them (`auth.per_user`)."""
+    """Store, list and revoke your own credentials for sources that need them (`auth.per_user`)."""
 
 
 @credentials.command("set")
 @click.argument("source")
 @connection_options
 def set_credential(source: str, **options: Any) -> None:
-    """Keep the header, token or key for SOURCE that is read from standard input, in the place of a former one.
+    """Store the header, token or key for SOURCE from standard input; it replaces an earlier one.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def set_credential(source: str, **options: Any) -> None:
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of commands that log in by a browser."""
     for flag, text in (
-        ("--paste", "Ask for the URL that the browser ended at: for a browser elsewhere."),
+        ("--paste", "Ask for the URL at which the browser ended; for a browser on another machine."),
         ("--no-browser", "Print the URL and open no browser."),
     ):
         command = click.option(flag, is_flag=True, help=text)(command)
@@ -121,12 +121,12 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
 
 
 @credentials.command("list")
-@click.option("--source", default="", help="Of this source only.")
-@click.option("--all", "everybody", is_flag=True, help="Everybody's; for operators.")
+@click.option("--source", default="", help="Only those of this source.")
+@click.option("--all", "everybody", is_flag=True, help="Those of all principals; for operators.")
 @text_option
 @connection_options
 def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any) -> None:
-    """List the credentials that there are, never what they hold.
+    """List stored credentials, without their secrets.
 
     \b
     Example:
@@ -145,11 +145,11 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
 
 @credentials.command()
 @click.argument("source")
-@click.option("--principal", default="", help="Whose; for operators. Default: one's own.")
+@click.option("--principal", default="", help="Principal whose credential it is; for operators. Default: you.")
 @click.option("--tenant", help="Tenant of --principal; needed only where it has credentials of several.")
 @connection_options
 def revoke(source: str, principal: str, tenant: str | None, **options: Any) -> None:
-    """Remove a credential of SOURCE, and revoke it at its authorization server where that can be done.
+    """Remove a credential of SOURCE, and revoke it at its authorization server if the server supports that.
 
     \b
     Example:

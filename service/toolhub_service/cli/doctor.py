@@ -165,8 +165,8 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
     """Check this machine and the configuration: what is missing, what to do, and which tools it disables.
 
     It changes nothing and needs no running hub, except with --live. It reads the hub's files and connects to shared
-    stores. When a hub answers at --address, or else where the configuration lets it listen, its version, entrances and
-    limits are shown. Exit 1 when something must be fixed before the hub can run.
+    stores. If a hub answers at --address, or where the configuration lets it listen, its version, endpoints
+    and limits are shown. Exit 1 when something must be fixed before the hub can run.
 
     \b
     Example:

@@ -62,7 +62,7 @@ def health(
 ) -> None:
     """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
 
-    It needs no credential. With --self it needs no option either, whether the hub has TLS or not: for the HEALTHCHECK
+    It needs no credential. With --self it needs no other option, with or without TLS: for the HEALTHCHECK
     of a container and for systemd.
 
     \b

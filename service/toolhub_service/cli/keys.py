@@ -66,7 +66,7 @@ def _out_option(command: Any) -> Any:
     return click.option(
         "--out",
         type=click.Path(path_type=Path),
-        help="Write the key to this new file (mode 0600) instead of printing it; one that is there is left alone.",
+        help="Write the key to this new file (mode 0600) instead of printing it; an existing file is not overwritten.",
     )(command)
 
 
@@ -217,9 +217,9 @@ def _show_key(name: str, key: str, out: Path | None, *, as_json: bool, **more: s
 @text_option
 @settings_options
 def list_keys(as_json: bool, **options: Any) -> None:
-    """List the keys, with when each was made and last used, until when it holds and what it narrows.
+    """List the keys: when each was created, was last used and expires, and how it narrows rights.
 
-    The last use is the one that the hubs of this data folder know of, and up to five minutes old.
+    The last use is that at the hubs of this data folder, to five minutes.
 
     \b
     Example:
@@ -281,7 +281,7 @@ def _until(key: StoredKey, now_s: float) -> str:
     default="24h",
     show_default=True,
     metavar="SPAN",
-    help="How long the old key is accepted beside the new one; 0m: no longer.",
+    help="How long the old key stays accepted; 0m: it ends at once.",
 )
 @_expires_option
 @_out_option
@@ -290,8 +290,8 @@ def _until(key: StoredKey, now_s: float) -> str:
 def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_json: bool, **options: Any) -> None:
     """Replace KEY by a new one. KEY is an ID from `toolhub keys list`, or a principal that has one key.
 
-    The new key has the principal and the scope of the old one, and holds as long as that was made for, unless --expires
-    says otherwise. The old one is accepted until the overlap ends.
+    The new key has the principal, the scope and the lifetime of the old one; --expires gives it another lifetime. The
+    old one is accepted until the overlap ends.
 
     \b
     Examples:

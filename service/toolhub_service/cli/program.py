@@ -47,9 +47,9 @@ def program() -> None:
 
 @program.command()
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--inputs", default="", help="What it reads as `inputs`: a JSON object or @file.")
+@click.option("--inputs", default="", help="Value of `inputs` in the program: a JSON object or @file.")
 @click.option("--tool", "tools", multiple=True, help="Name or glob of a tool it may call; repeatable. Default: all.")
-@click.option("--max-calls", type=click.IntRange(0), help="Calls at most.")
+@click.option("--max-calls", type=click.IntRange(0), help="Maximum number of calls.")
 @click.option("--no-check", is_flag=True, help="Do not check its types before it runs.")
 @click.option("--watch", is_flag=True, help="Show each call as it happens, on standard error.")
 @click.option("--job", "as_job", is_flag=True, help="Run it as a job, which survives a restart of the hub.")
@@ -62,7 +62,7 @@ def run(file: str, as_json: bool, **options: Any) -> None:
     """Run FILE (- for standard input), a program in Python that calls tools, on the hub.
 
     The answer is the value of its last expression; in a pipe that value is printed as JSON, with -o json the whole
-    answer. With --watch each call is a line on standard error; with --job it goes on when this command ends.
+    answer. With --watch each call is a line on standard error; with --job the program continues when this command ends.
 
     \b
     Examples:

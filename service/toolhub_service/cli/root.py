@@ -52,15 +52,15 @@ _COMMANDS = {
     "audit": ("toolhub_service.cli.audit.commands:audit", "Read, follow, verify and export the audit log."),
     "login": ("toolhub_service.cli.connection.login:login", "Log in at the issuer of the hub's tokens."),
     "logout": ("toolhub_service.cli.connection.login:logout", "Revoke the tokens of a login, and forget them."),
-    "context": ("toolhub_service.cli.connection.context:context", "Name the hubs that you work with, and choose one."),
-    "auth": ("toolhub_service.cli.connection.auth:auth", "Check tokens, print one, and see who one is to the hub."),
+    "context": ("toolhub_service.cli.connection.context:context", "Save hubs under names, and choose one."),
+    "auth": ("toolhub_service.cli.connection.auth:auth", "Check tokens, print one, and show your identity."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list, replace and revoke API keys."),
     "backup": ("toolhub_service.cli.backup:backup", "Back up the data folder while the hub runs; check a backup."),
     "restore": ("toolhub_service.cli.backup:restore", "Restore a backup, with the hub stopped."),
     "credentials": (
         "toolhub_service.cli.credentials:credentials",
-        "Give, list and revoke one's own credentials of sources.",
+        "Store, list and revoke your own credentials for sources.",
     ),
     "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),
     "doctor": (

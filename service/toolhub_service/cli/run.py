@@ -51,7 +51,7 @@ _KINDS: Final = {
     type=click.Choice((LOCAL_TOOLS.name, COUNTBOT)),
     default=LOCAL_TOOLS.name,
     show_default=True,
-    help="Whose tools, arguments and answers.",
+    help="System whose tool names, arguments and answers are used.",
 )
 @request_id_option
 @click.option("--purpose", default="", help="Reason for the calls, recorded in the audit log.")
@@ -65,11 +65,12 @@ _KINDS: Final = {
 )
 @address_options
 def run(request: str | None, face_name: str, request_id: str, purpose: str, **options: Any) -> None:
-    """Call tools under the names of local-tools or CountBot: REQUEST is one call, without it each line of standard
-    input is.
+    """Call tools under the names of local-tools or CountBot.
 
-    A request is {"tool": NAME, "args": {…}}. Each is answered by one line of JSON, whatever is wrong with it. With
-    REQUEST the exit code is 1 when the call did not succeed; without, 0 when standard input has ended.
+    REQUEST is one call; without it, each line of standard input is one.
+
+    A request is {"tool": NAME, "args": {…}}. Each request, also an invalid one, gets one line of JSON as its answer.
+    With REQUEST, exit code 1 means that the call failed; without it, the exit code is 0 at the end of standard input.
 
     \b
     Examples:

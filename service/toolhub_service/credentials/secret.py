@@ -203,8 +203,8 @@ def of_another_server(terms: PerUserTerms) -> ToolFailure:
     giver = "an operator logged in" if terms.is_source_login else "the caller gave a credential"
     return refuse(
         ErrorKind.PERMISSION_DENIED,
-        f"The source {terms.source} has another server than the one for which {giver}. Nothing was sent. For the "
-        f"server of now: {terms.command}",
+        f"The source {terms.source} has another server than the one for which {giver}. Nothing was sent. To "
+        f"store a credential for the new server: {terms.command}",
         blames_upstream=False,
         source=terms.source,
         command=terms.command,

@@ -40,7 +40,7 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127}|\*|\{tenant\})$",
-            description="The tenant. `{tenant}`: what stands in the place of `{tenant}` in the principal's id. `*`: no "
+            description="The tenant. `{tenant}`: the part of the principal's id that `{tenant}` matches. `*`: no "
             "tenant, but the operators of the whole hub, who see all.",
         ),
     ]

@@ -44,7 +44,7 @@ class McpEndpoint(Section, frozen=True):
         tuple[str, ...],
         Meta(
             description="Sources whose tools are listed without the source's name before theirs, such as `search` for "
-            "`web__search`; `*`: all. A name that two tools would have is left to neither."
+            "`web__search`; `*`: all. If two names collide, both keep their prefix."
         ),
     ] = ()
     approval_url: Annotated[

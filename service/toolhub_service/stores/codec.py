@@ -60,7 +60,7 @@ def readable(rows: Iterable[R], decode: Callable[[R], T]) -> list[T]:
 @lru_cache(maxsize=64)
 def _warn_once(problem: str) -> None:
     """Once for each kind of damage: lists are read every few seconds."""
-    logging.getLogger("toolhub").error("records of a store cannot be read and are passed over: %s", problem)
+    logging.getLogger("toolhub").error("records of a store cannot be read and are skipped: %s", problem)
 
 
 # JSON values are stored as text that is read back exactly: member order, doubles, every character, and integers of any

@@ -95,10 +95,17 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
 
 
 @audit.command()
-@click.option("--since", type=Moment(), help="Only events from then on: yesterday, 12h, 2026-11-01, a time.")
-@click.option("--until", type=Moment(), help="Only events before then.")
 @click.option(
-    "-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Most events to show, newest first."
+    "--since", type=Moment(), help="Only events from this time on: yesterday, 12h, 2026-11-01, or a date with a time."
+)
+@click.option("--until", type=Moment(), help="Only events before this time.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Maximum number of events to show, newest first.",
 )
 @filter_options
 @text_option
@@ -135,7 +142,7 @@ def query(count: int, as_json: bool, **options: Any) -> None:
     "--as",
     "form",
     type=click.Choice(["countbot", "lines"]),
-    help="countbot: one line a call, with the fields of CountBot's log. lines (with --data-dir): events as they are "
+    help="countbot: one line per call, with the fields of CountBot's log. lines (with --data-dir): events as they are "
     "sealed, for `toolhub audit verify --file`.",
 )
 @filter_options

@@ -33,8 +33,10 @@ _READ = (
 
 
 @click.command()
-@click.option("--since", type=Moment(), default="24h", show_default=True, help="From then on: as in `audit query`.")
-@click.option("--until", type=Moment(), help="Before then; default: now.")
+@click.option(
+    "--since", type=Moment(), default="24h", show_default=True, help="Beginning of the report: as in `audit query`."
+)
+@click.option("--until", type=Moment(), help="End of the report; default: now.")
 @click.option("--tenant", default="", help="Only what principals of this tenant did, by the policy in force.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file, too.")
 @text_option

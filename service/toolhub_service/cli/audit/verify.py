@@ -52,7 +52,7 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
-    help="audit-checkpoints.jsonl to hold the lines against.",
+    help="audit-checkpoints.jsonl to compare the lines with.",
 )
 @text_option
 @connection_options

@@ -27,15 +27,15 @@ _TOKEN_MAX_CHARS = 64 * 1024
 
 @click.group(cls=SuggestingGroup)
 def auth() -> None:
-    """Check tokens, print one, and show who you are to the hub."""
+    """Check tokens, print one, and show your identity."""
 
 
 @auth.command()
 @text_option
 @connection_options
 def whoami(as_json: bool, **options: Any) -> None:
-    """Ask the hub who you are: principal, roles, tenant and groups; by which context and credential; until when; and
-    how many bytes you store.
+    """Show your identity at the hub: principal, roles, tenant, groups, the context and credential in
+    use, its expiry, and the bytes you store.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def _login_of(key: ContextKey) -> dict[str, Any]:
 @click.option("--mcp", "for_mcp", is_flag=True, help="The token for the hub's MCP endpoint instead of that for gRPC.")
 @connection_options
 def print_token(for_mcp: bool, **options: Any) -> None:
-    """Print the access token of the context's login, refreshed if it must be. Whoever has it calls as you do.
+    """Print the access token of the context's login, refreshed if necessary. Anyone who has it can call as you.
 
     \b
     Example:

@@ -36,13 +36,13 @@ _KEY_KINDS: Final = "one of --login, --api-key-file and --api-key-env"
 
 @click.group(cls=SuggestingGroup)
 def context() -> None:
-    """Name the hubs that you work with, and choose one."""
+    """Save hubs under names, and choose one."""
 
 
 @context.command()
 @click.argument("name")
 @click.option("--address", required=True, help="HOST, HOST:PORT, https://HOST:PORT or unix:PATH.")
-@click.option("--tls/--no-tls", default=None, help="TLS or plaintext; default: TLS, but for this machine.")
+@click.option("--tls/--no-tls", default=None, help="TLS or plaintext; default: TLS, except for this machine.")
 @click.option("--ca-file", type=_file, help="PEM file of CA certificates; default: the system's.")
 @click.option("--cert", "--cert-file", "cert_file", type=_file, help="PEM client certificate for mutual TLS.")
 @click.option("--key", "--key-file", "key_file", type=_file, help="PEM private key of --cert.")
@@ -52,16 +52,16 @@ def context() -> None:
 @click.option("--issuer", default="", help="For --login: the issuer; default: asked of the hub.")
 @click.option("--client-id", default="", help="For --login: the OAuth client; default: asked of the hub and issuer.")
 @click.option("--scope", "scopes", multiple=True, help="For --login: a scope; default: those that the hub names.")
-@click.option("--resource", default="", help="For --login: what tokens are made for (RFC 8707).")
+@click.option("--resource", default="", help="For --login: the resource that tokens are for (RFC 8707).")
 @click.option("--audience", default="", help="For --login: the same for issuers that call it audience.")
 @click.option("--mcp-url", default="", help="Its MCP endpoint; default: /mcp on port 50052 or 443 of the host.")
 @click.option("--replace", "replaces", is_flag=True, help="Change the context of this name; its login is forgotten.")
-@click.option("--use/--no-use", default=None, help="Make it the current one; default: if there is none.")
+@click.option("--use/--no-use", default=None, help="Make it the current context; default: if there is none yet.")
 def add(name: str, replaces: bool, use: bool | None, **options: Any) -> None:
     """Add the hub at --address under NAME.
 
-    No secret is written into the file of contexts: a key stays in a file or variable of yours, and a login's tokens
-    are kept beside it.
+    The file of contexts contains no secret: a key stays in your own file or variable, and the tokens of a login are
+    stored in a file beside it.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ def _context_of(has_login: bool, issuer: str, client_id: str, **options: Any) ->
 
 @context.command()
 @click.argument("name", required=False, shell_complete=complete_context)
-@click.option("--none", "is_none", is_flag=True, help="Use no context: what is typed and the environment say the hub.")
+@click.option("--none", "is_none", is_flag=True, help="Use no context: options and environment variables name the hub.")
 def use(name: str | None, is_none: bool) -> None:
     """Make NAME the context of commands that name neither a context nor an address.
 

@@ -47,10 +47,10 @@ _context_option = click.option(
     help="Seconds to wait for the browser.",
 )
 def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: float) -> None:
-    """Log in at the issuer of the hub's tokens; commands then call with a token, and refresh it.
+    """Log in at the issuer of the hub's tokens; commands then call with its token, and refresh it.
 
-    A browser is opened, or without one a code is shown (RFC 8628). Issuer, client and scopes are asked of the hub, if
-    the context does not name them. No token is printed.
+    A browser is opened, or a code is shown if there is none (RFC 8628). The hub is asked for the issuer, client and
+    scopes that the context does not name. No token is printed.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ _context_option = click.option(
 @_context_option
 @click.option("--url", envvar="TOOLHUB_MCP_URL", default="", help="MCP endpoint of a hub; also TOOLHUB_MCP_URL.")
 @click.option("--api-key", envvar="TOOLHUB_API_KEY", default="", help="Key to call with; also TOOLHUB_API_KEY.")
-@click.option("--embedded", is_flag=True, help="Open a hub in this process, whether one is running or not.")
+@click.option("--embedded", is_flag=True, help="Start a hub in this process, even if one is running.")
 @settings_options
 @click.pass_context
 def mcp(
@@ -58,8 +58,8 @@ def mcp(
 ) -> None:
     """Serve MCP on standard input and output, for clients that start their servers.
 
-    It speaks to the hub at --url, else to that of TOOLHUB_ADDRESS, else to that of the context in use, else to the one
-    that serves this machine; where none does, it opens a hub in this process, on the same data folder.
+    It connects to the hub at --url, else at TOOLHUB_ADDRESS, else of the current context, else on this machine. If
+    there is none, it starts a hub in this process, on the same data folder.
 
     \b
     Examples:
@@ -250,9 +250,9 @@ def _serve_embedded(settings: Settings, api_key: str) -> None:
 @mcp.command("config")
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.option("--write", is_flag=True, help="Merge it into the client's own file, of which a copy is kept.")
-@click.option("--file", type=click.Path(path_type=Path), help="Another file than the client's own.")
+@click.option("--file", type=click.Path(path_type=Path), help="File to use instead of the client's own.")
 @click.option("--http", is_flag=True, help="Let the client connect over HTTP instead of starting `toolhub mcp`.")
-@click.option("--name", default="tool-hub", help="What the client calls the hub.")
+@click.option("--name", default="tool-hub", help="Name of the hub in the client.")
 @_context_option
 @settings_options
 @click.pass_context
@@ -267,9 +267,9 @@ def config_command(
     config_file: Path | None,
     data_dir: Path | None,
 ) -> None:
-    """Print what CLIENT's configuration needs, or write it there: for the hub of the context in use, without one for
-    that of this machine. `claude` is Claude Desktop; `claude-code` is written for all projects of the user, or with
-    `--file .mcp.json` for one.
+    """Print the configuration that CLIENT needs, or write it into its file: for the hub of the current context,
+    else for that of this machine. `claude` is Claude Desktop; `claude-code` is written for all projects of the user,
+    or with `--file .mcp.json` for one.
 
     \b
     Examples:

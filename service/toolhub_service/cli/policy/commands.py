@@ -87,7 +87,7 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
 
     WHO is a principal: the name of an API key, `local`, or another selector of docs/policy.md. WHAT is a capability,
     such as read:fs, or a tool of this hub (not of its sources), whose capabilities are then granted. Without a policy
-    file, one that extends the starter policy is written. A hub that runs reloads it within seconds.
+    file, one that extends the starter policy is written. A running hub reloads it within seconds.
 
     \b
     Examples:
@@ -123,7 +123,7 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
     for warning in policy_warnings(settings, path):
         if any(f"`{each}`" in warning for each in (who, *lacking)):
             print_prose(warning, "  ", "!", "yellow", err=True)
-    print_line(f"Wrote {path}. A hub that runs reloads it within seconds.")
+    print_line(f"Wrote {path}. A running hub reloads it within seconds.")
 
 
 def added_lines(before: str, after: str) -> list[str]:
@@ -205,8 +205,13 @@ def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[s
 
 @policy.command("explain")
 @click.option("--principal", default="local", show_default=True, help="Principal that calls.")
-@click.option("--group", "groups", multiple=True, help="Group that its token names; repeatable.")
-@click.option("--actor", "actors", multiple=True, help="Principal that acts for it; repeatable, who acts now first.")
+@click.option("--group", "groups", multiple=True, help="Group in the token of --principal; repeatable.")
+@click.option(
+    "--actor",
+    "actors",
+    multiple=True,
+    help="Principal that acts on behalf of --principal; repeatable, the current actor first.",
+)
 @click.option("--user", "user_id", default="", help="The user_id that the call names, for whom the principal acts.")
 @click.option("--tool", help="The same as TOOL.")
 @click.argument("named", metavar="TOOL", required=False)

@@ -28,7 +28,10 @@ _STRICT = click.option("--strict", is_flag=True, help="Exit 1 when something cou
 
 @click.group("import", cls=SuggestingGroup)
 def import_group() -> None:
-    """Translate the permissions of older tools into a policy. What has no counterpart is told, and never allowed."""
+    """Translate the permissions of older tools into a policy.
+
+    Entries without an equivalent are reported, never granted.
+    """
 
 
 @import_group.command("local-tools")

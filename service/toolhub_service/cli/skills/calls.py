@@ -33,7 +33,7 @@ _READ = ".read"
 @text_option
 @connection_options
 def list_skills(as_json: bool, **options: Any) -> None:
-    """List the skills that your policy allows you to use, and what is not as it should be with them.
+    """List the skills that your policy allows you to use, with their problems.
 
     \b
     Examples:
@@ -76,9 +76,9 @@ def list_skills(as_json: bool, **options: Any) -> None:
 @connection_options
 @click.pass_context
 def run(context: click.Context, /, name: str, arguments: tuple[str, ...], **options: Any) -> None:
-    """Run the skill NAME with ARGUMENTS: an ordinary call of its tool. One without a sidecar is read.
+    """Run the skill NAME with ARGUMENTS: by calling its tool. Of a skill without a sidecar the text is printed.
 
-    NAME is the skill's, or that of its tool where several sources have one of that name. ARGUMENTS are those of
+    NAME is the skill's name, or its tool's if several sources have a skill of that name. ARGUMENTS are those of
     `toolhub call`: a JSON object, @file, - for standard input, or key=value pairs.
 
     \b

@@ -91,7 +91,7 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
 @text_option
 @settings_options
 def show(name: str, *, as_json: bool, sources_file: Path | None, **options: Any) -> None:
-    """Show one skill: what it says of itself, its files with their digests, its warnings, and how it is called.
+    """Show one skill: its description, its files with their digests, its warnings, and how it is called.
 
     NAME is a skill of sources.yaml, PATH a skill's folder. No hub is asked.
 
@@ -134,11 +134,11 @@ def show(name: str, *, as_json: bool, sources_file: Path | None, **options: Any)
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @json_option
 def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
-    """Write a first toolhub.json into the skill at PATH, with which a hub can run one of its scripts.
+    """Write a draft of toolhub.json into the skill at PATH, so that a hub can run one of its scripts.
 
-    The arguments are read from the script's calls of argparse; nothing is executed. Beside the sidecar a small script
-    is written that turns the hub's JSON into the command line. Edit both: describe what callers should know, remove
-    what they should not set.
+    The arguments are read from the script's calls of argparse; nothing is executed. A small script beside it turns
+    the hub's JSON into the command line. Edit both: describe what callers should know, remove what they should not
+    set.
 
     \b
     Example:

@@ -276,7 +276,7 @@ def login(name: str, no_browser: bool, paste: bool, **options: Any) -> None:
     """Log the source NAME in at its server's authorization server, in a browser.
 
     The hub keeps the tokens, reads the tools with them, and sends them with calls of callers without a credential of
-    their own: to the server these are calls of the account that logs in. It needs the role operator.
+    their own: the server sees these as calls of the account that logged in. It needs the role operator.
 
     \b
     Example:
@@ -294,7 +294,7 @@ def login(name: str, no_browser: bool, paste: bool, **options: Any) -> None:
 @click.argument("name", shell_complete=complete_source)
 @connection_options
 def logout(name: str, **options: Any) -> None:
-    """Remove the login of the source NAME, and revoke it at its authorization server where that can be done.
+    """Remove the login of the source NAME, and revoke it at its authorization server if the server supports that.
 
     \b
     Example:

@@ -131,7 +131,7 @@ def check(
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @_object_info
 def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: Path | None) -> None:
-    """Write a first sidecar for GRAPH, a workflow exported from ComfyUI with Workflow → Export (API).
+    """Write a draft of a sidecar for GRAPH, a workflow exported from ComfyUI with Workflow → Export (API).
 
     Numbers, switches and texts become arguments; images are uploaded, seeds are random and output file names are fixed.
     Edit the sidecar: remove arguments that callers should not set, and describe the others. --object-info adds the
