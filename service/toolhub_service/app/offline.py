@@ -36,8 +36,9 @@ from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets, load_settings
 from toolhub_service.stores.audit.checkpoint import read_lines
+from toolhub_service.stores.audit.events import page_of
 from toolhub_service.stores.audit.keyring import open_keyring, rotate
-from toolhub_service.stores.audit.sqlite import SqliteEvents, page
+from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.audit.verify import Claims, verify_log
 from toolhub_service.stores.audit.verify_lines import LINE_MAX_BYTES, LineChains, LinesVerified, Live
 
@@ -83,8 +84,8 @@ _STDIN = "-"
 class ReferenceFiles:
     """The files to verify the lines against."""
 
-    data_dir: Path | None
-    """The log that continues where the lines end; None: only the lines."""
+    log: Settings | None
+    """Whose log continues where the lines end; None: only the lines."""
     audit_key: Path | None
     """None: the data folder's."""
     checkpoints: Path | None
@@ -92,11 +93,9 @@ class ReferenceFiles:
 
 def verify_lines(files: Sequence[Path], against: ReferenceFiles, *, is_part: bool) -> LinesVerified:
     """Verify lines; writes nothing, and keeps only the ends of each chain in memory. Raises OfflineRefused."""
-    given = (
-        Settings(data_dir=str(against.data_dir)) if against.data_dir is not None else load_settings(None, os.environ)
-    )
+    given = against.log or load_settings(None, os.environ)
     paths = Paths(given)
-    log = verify_audit(given) if against.data_dir is not None else Verification(0, 0)
+    log = Verification(0, 0) if against.log is None else verify_audit(given)
     try:
         keyring = open_keyring(against.audit_key or _own_key(paths), create=False)
         claims = Claims(keyring)
@@ -104,7 +103,7 @@ def verify_lines(files: Sequence[Path], against: ReferenceFiles, *, is_part: boo
             against.checkpoints.stat()
             claims.add_file(read_lines(against.checkpoints))
         live = None
-        if against.data_dir is not None:
+        if against.log is not None:
             claims.add_file(read_lines(paths.audit_checkpoints))
             live = _live(SqliteEvents(paths.audit))
         chains = LineChains(keyring, claims, live)
@@ -199,18 +198,23 @@ def rotate_audit_key(settings: Settings) -> str:
         raise OfflineRefused(f"{unreadable.filename}: {unreadable.strerror}") from unreadable
 
 
-def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:
+def audit_events(settings: Settings, where: EventFilter) -> Iterator[ChainedEvent]:
     """Yield every matching event, oldest first, of a hub that need not be running. Raises OfflineRefused."""
-    file = Paths(Settings(data_dir=str(data_dir))).audit
+    file = Paths(settings).audit
+    if settings.stores.postgres_url:
+        raise OfflineRefused("The audit log is in PostgreSQL (stores.postgres_url), not in files: ask the running hub.")
     if not file.exists():
         raise OfflineRefused(f"There is no audit log at {file}. --data-dir names the folder that the hub keeps.")
+    events = SqliteEvents(file, only_looks=True)
     after: tuple[int, str, int] | None = None
     try:
-        while found := page(file, where, after, _PAGE):
+        while found := page_of(events, where, after, _PAGE):
             yield from found
             after = (found[-1].event.at_unix_ms, found[-1].writer, found[-1].sequence)
     except HubFailure as damaged:
         raise OfflineRefused(damaged.message) from damaged
+    except events.errors as unreadable:
+        raise OfflineRefused(f"{file}: {unreadable}") from unreadable
 
 
 async def configured_tools(settings: Settings) -> list[ToolSpec]:

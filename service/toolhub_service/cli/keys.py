@@ -75,6 +75,19 @@ def keys() -> None:
     """Create, list, replace and revoke API keys."""
 
 
+class _Role(click.Choice[str]):
+    """One role. Several in one word are answered with how to write them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if "," in str(value):
+            self.fail(f"one role at a time: {_repeated('--roles', str(value))}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _repeated(option: str, value: str) -> str:
+    return "repeat the option, " + " ".join(f"{option} {each.strip()}" for each in value.split(",") if each.strip())
+
+
 @keys.command()
 @click.argument("name")
 @_expires_option
@@ -87,7 +100,7 @@ def keys() -> None:
 @click.option(
     "--roles",
     multiple=True,
-    type=click.Choice(_ROLES),
+    type=_Role(_ROLES),
     help="The only roles, of those that the policy gives NAME; can be repeated.",
 )
 @click.option(
@@ -159,6 +172,8 @@ def _read_properties(life_s: int | None, capabilities: tuple[str, ...], roles: t
     from toolhub_service.domain.call import Role
 
     for glob in capabilities:
+        if "," in glob:
+            raise click.UsageError(f"--capabilities takes one at a time: {_repeated('--capabilities', glob)}")
         if not re.fullmatch(r"[\x21-\x7e]{1,255}", glob):
             raise click.UsageError(f"--capabilities {glob!r}: write one such as read:fs, read:* or *.")
     if tenant and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", tenant):

@@ -21,6 +21,7 @@ REFUSED: Final = frozenset(
 """The types of refusals: by policy, of an unknown caller, and of one without the role."""
 LOST_MAX: Final = 50
 SLOWEST_MAX: Final = 10
+PRINCIPALS_MAX: Final = 50
 _SETTLED: Final = frozenset({event_pb2.EVENT_TYPE_TOOL_RESULT, event_pb2.EVENT_TYPE_POLICY_DENIED})
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _DECISIONS: Final = {"APPROVED": "approved", "REJECTED": "rejected"}
@@ -28,7 +29,8 @@ _DECISIONS: Final = {"APPROVED": "approved", "REJECTED": "rejected"}
 
 def refusal_kind(event: event_pb2.Event) -> str:
     """Return why a refusal was one, such as `APPROVAL_REQUIRED` or `KEY_EXPIRED`."""
-    return event.outcome or event.attributes.get("reason", "")
+    # What identity refused has the outcome `refused`, and says why among its attributes.
+    return event.outcome if event.outcome not in ("", "refused") else event.attributes.get("reason", event.outcome)
 
 
 class Refusals(Struct, frozen=True):
@@ -38,6 +40,25 @@ class Refusals(Struct, frozen=True):
     """Empty where no rule of the policy decided."""
     kind: str
     count: int
+
+
+class Reasons(Struct, frozen=True):
+    """Refusals for one reason, whatever rule gave it."""
+
+    kind: str
+    count: int
+
+
+class PrincipalCalls(Struct, frozen=True):
+    """What became of the calls of one principal."""
+
+    principal: str
+    """Empty: of callers that nobody knows."""
+    calls: int
+    succeeded: int
+    failed: int
+    refused: int
+    """All refusals, those of RPCs included: with the others it may exceed the calls."""
 
 
 class Decisions(Struct, frozen=True):
@@ -82,6 +103,10 @@ class ActivityReport(Struct, frozen=True):
     """All refusals; more than the refused calls, because RPCs of unknown callers are among them."""
     refusals: list[Refusals]
     """Most frequent first."""
+    reasons: list[Reasons]
+    """Most frequent first."""
+    principals: list[PrincipalCalls]
+    """Those with the most calls and refusals, at most `PRINCIPALS_MAX`."""
     approvals_asked: int
     approvals_expired: int
     approvals: list[Decisions]
@@ -102,6 +127,7 @@ class _Tally(Struct):
     counts: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    principals: dict[str, Counter[str]] = field(default_factory=dict)
     decided: dict[str, Counter[str]] = field(default_factory=dict)
     times: dict[str, _Times] = field(default_factory=dict)
     lost: list[LostJob] = field(default_factory=list)
@@ -110,7 +136,9 @@ class _Tally(Struct):
         if event.type in REFUSED:
             # Refused RPCs of a minute are one event with their number.
             count = event.attributes.get("count", "")
-            self.refusals[event.rule_id, refusal_kind(event)] += int(count) if _COUNT.fullmatch(count) else 1
+            times = int(count) if _COUNT.fullmatch(count) else 1
+            self.refusals[event.rule_id, refusal_kind(event)] += times
+            self._of(event)["refused"] += times
         if event.type in _SETTLED and event.outcome and not event.attributes.get("mode"):
             self._add_call(event)
         elif event.type == event_pb2.EVENT_TYPE_APPROVAL_ASKED:
@@ -124,14 +152,20 @@ class _Tally(Struct):
             if len(self.lost) < LOST_MAX:
                 self.lost.append(_lost_job(event))
 
+    def _of(self, event: event_pb2.Event) -> Counter[str]:
+        return self.principals.setdefault(event.principal, Counter())
+
     def _add_call(self, event: event_pb2.Event) -> None:
         self.counts["calls"] += 1
+        self._of(event)["calls"] += 1
         if event.type == event_pb2.EVENT_TYPE_POLICY_DENIED:
             return
         if event.error_kind == error_pb2.ERROR_KIND_UNSPECIFIED:
             self.counts["succeeded"] += 1
+            self._of(event)["succeeded"] += 1
         else:
             self.counts["failed"] += 1
+            self._of(event)["failed"] += 1
             self.failures[event.outcome] += 1
         if event.attributes.get("attempts", "1") != "0" and "replayed" not in event.attributes:
             took_ms = event.duration.ToMicroseconds() / 1_000
@@ -157,6 +191,8 @@ def activity_report(events: Iterable[event_pb2.Event], *, since: str = "", until
         failures_by_kind=dict(tally.failures.most_common()),
         refused=tally.refusals.total(),
         refusals=[Refusals(rule, kind, count) for (rule, kind), count in tally.refusals.most_common()],
+        reasons=_reasons(tally.refusals),
+        principals=_principals(tally.principals),
         approvals_asked=counts["asked"],
         approvals_expired=counts["expired"],
         approvals=[
@@ -169,10 +205,38 @@ def activity_report(events: Iterable[event_pb2.Event], *, since: str = "", until
     )
 
 
+def _reasons(refusals: Counter[tuple[str, str]]) -> list[Reasons]:
+    kinds: Counter[str] = Counter()
+    for (_, kind), count in refusals.items():
+        kinds[kind] += count
+    return [Reasons(kind, count) for kind, count in kinds.most_common()]
+
+
+def _principals(counted: dict[str, Counter[str]]) -> list[PrincipalCalls]:
+    busiest = sorted(counted.items(), key=lambda item: (-item[1]["calls"] - item[1]["refused"], item[0]))
+    return [
+        PrincipalCalls(name, of["calls"], of["succeeded"], of["failed"], of["refused"])
+        for name, of in busiest[:PRINCIPALS_MAX]
+    ]
+
+
 def report_tables(report: ActivityReport) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Return each table of the report for people: its title, its headings, and its rows, which may be none."""
     lost = "Lost jobs" if report.jobs_lost == len(report.lost) else f"Lost jobs ({LOST_MAX} of {report.jobs_lost})"
     return [
+        (
+            "Calls by principal",
+            ("WHO", "CALLS", "SUCCEEDED", "FAILED", "REFUSED"),
+            [
+                (of.principal or "–", f"{of.calls:,}", f"{of.succeeded:,}", f"{of.failed:,}", f"{of.refused:,}")
+                for of in report.principals
+            ],
+        ),
+        (
+            "Refusals by reason",
+            ("REASON", "TIMES"),
+            [(of.kind or "–", f"{of.count:,}") for of in report.reasons],
+        ),
         (
             "Refusals by rule",
             ("RULE", "KIND", "TIMES"),

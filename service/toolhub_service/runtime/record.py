@@ -174,7 +174,7 @@ class Recorder:
         event = self._event(
             EventType.POLICY_DENIED if denied else EventType.TOOL_RESULT,
             state,
-            shows_asked=not has_two,
+            shows_asked=denied or not has_two,  # a refusal says by itself what was refused
             outcome="ok" if error is None else error.kind.value,
             duration_us=duration_ns // 1_000,
             attributes=attributes,

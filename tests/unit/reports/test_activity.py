@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.reports.activity import LOST_MAX, Decisions, Refusals, activity_report
+from toolhub_service.reports.activity import LOST_MAX, Decisions, PrincipalCalls, Reasons, Refusals, activity_report
 from toolhub_service.reports.activity_page import activity_page
 
 
@@ -52,6 +52,25 @@ def test_refusals_are_counted_by_rule_and_kind_and_those_of_a_minute_by_their_nu
         Refusals("", "ROLE_MISSING", 1),
     ]
     assert report.refused == 10
+
+
+def test_each_principal_and_each_reason_has_its_row() -> None:
+    refused = {"reason": "CREDENTIAL_REFUSED", "count": "3"}
+    report = activity_report(
+        [
+            result("ok"),
+            event("TOOL_RESULT", outcome="ok", principal="ann", attributes={"attempts": "1"}),
+            event("TOOL_RESULT", outcome="TIMEOUT", principal="ann", attributes={"attempts": "1"}),
+            event("POLICY_DENIED", outcome="POLICY_DENIED", principal="ann", rule_id="one"),
+            event("POLICY_DENIED", outcome="POLICY_DENIED", principal="ann", rule_id="two"),
+            event("AUTH_FAILED", outcome="refused", attributes=refused),
+        ]
+    )
+    assert report.principals == [PrincipalCalls("ann", 4, 1, 1, 2), PrincipalCalls("", 1, 1, 0, 3)]
+    assert report.reasons == [Reasons("CREDENTIAL_REFUSED", 3), Reasons("POLICY_DENIED", 2)]
+    page = activity_page(report)
+    assert "<h2>Calls by principal</h2>" in page
+    assert "<td>CREDENTIAL_REFUSED</td><td>3</td>" in page
 
 
 def test_approvals_are_counted_by_who_decided() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,8 @@ import click
 from toolhub.v1 import error_pb2, event_pb2
 from toolhub_service.cli.audit.events import Moment, filter_of, filter_options, outcome_of, type_of
 from toolhub_service.cli.audit.following import followed_events
-from toolhub_service.cli.audit.reading import events, newest
+from toolhub_service.cli.audit.opened_log import check_without_tenant, is_offline, log_options, opened_log
+from toolhub_service.cli.audit.reading import newest
 from toolhub_service.cli.audit.report import report
 from toolhub_service.cli.audit.verify import verify
 from toolhub_service.cli.config import read_settings, settings_options
@@ -75,6 +75,7 @@ audit.add_command(report)
 @click.option("-f", "--follow", is_flag=True, help="Show new events until interrupted.")
 @filter_options
 @text_option
+@log_options
 @connection_options
 def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     """Show the newest events, oldest first.
@@ -83,22 +84,28 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     Examples:
       toolhub audit tail
       toolhub audit tail -f --type REFUSED
+      toolhub audit tail --data-dir /var/lib/toolhub
     """
-    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how `--follow` ends
-        where = filter_of(options)
-        found = newest(connection, where, count)
-        _print_events(found, as_json)
-        if not found and not follow and not wants_json(as_json):
-            footnote("No event matches.")
-        if follow:
+    if follow and is_offline(options):
+        raise click.UsageError("--follow needs a running hub: leave out --data-dir and --config.")
+    where = filter_of(options)
+    with opened_log(options) as read:
+        found = newest(read, where, count)
+    _print_events(found, as_json)
+    if not found and not follow and not wants_json(as_json):
+        footnote("No event matches.")
+    if follow:
+        with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
             _print_events(followed_events(connection, where, disconnected=note_outage), as_json)
 
 
 @audit.command()
 @click.option(
-    "--since", type=Moment(), help="Only events from this time on: yesterday, 12h, 2026-11-01, or a date with a time."
+    "--since",
+    type=Moment(),
+    help="Only events from this time on: yesterday, 12h, 09:00 (today, UTC), 2026-11-01, or a date with a time.",
 )
-@click.option("--until", type=Moment(), help="Only events before this time.")
+@click.option("--until", type=Moment(), help="Only events before this time, written as for --since.")
 @click.option(
     "-n",
     "count",
@@ -109,6 +116,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
 )
 @filter_options
 @text_option
+@log_options
 @connection_options
 def query(count: int, as_json: bool, **options: Any) -> None:
     """List events of a time, newest first.
@@ -118,10 +126,11 @@ def query(count: int, as_json: bool, **options: Any) -> None:
       toolhub audit query --since yesterday --type REFUSED
       toolhub audit query --kind APPROVAL_REQUIRED --rule ask-before-delete --label team=ops
       toolhub audit query --tenant acme --since 24h
+      toolhub audit query --since 07:00 --until 09:00 --data-dir /var/lib/toolhub
       toolhub audit query --tool core/fs.deletePath --since 2026-01-31 --until 2026-02-01 -n 1000
     """
-    with connected_by(options) as connection:
-        found = newest(connection, filter_of(options), count + 1)[::-1]
+    with opened_log(options) as read:
+        found = newest(read, filter_of(options), count + 1)[::-1]
     shown = found[:count]
     if wants_json(as_json):
         _print_events(shown, as_json)
@@ -136,9 +145,6 @@ def query(count: int, as_json: bool, **options: Any) -> None:
 
 @audit.command()
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Read the files in this data folder instead of asking a hub."
-)
-@click.option(
     "--as",
     "form",
     type=click.Choice(["countbot", "lines"]),
@@ -146,8 +152,9 @@ def query(count: int, as_json: bool, **options: Any) -> None:
     "sealed, for `toolhub audit verify --file`.",
 )
 @filter_options
+@log_options
 @connection_options
-def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
+def export(form: str | None, **options: Any) -> None:
     """Print every event as one line of JSON, with sequence and MAC, oldest first.
 
     \b
@@ -156,34 +163,26 @@ def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
       toolhub audit export --data-dir /var/lib/toolhub > events.jsonl
       toolhub audit export --as countbot --session-id s1
     """
-    if data_dir is not None and options["tenant"]:
-        raise click.UsageError("--tenant needs a hub, whose policy says whose tenant a principal is.")
     if form == "lines":
-        _print_lines(data_dir, filter_of(options))
+        _print_lines(options)
         return
-    if data_dir is not None:
-        from toolhub_service.app.offline import OfflineRefused
-
-        with explaining(OfflineRefused):
-            for record in _records(_events_of(data_dir, filter_of(options)), form):
-                print_json_line(record)
-        return
-    with connected_by(options) as connection:
-        for record in _records(events(connection, filter_of(options)), form):
+    with opened_log(options) as read:
+        for record in _records(read(filter_of(options)), form):
             print_json_line(record)
 
 
-def _print_lines(data_dir: Path | None, where: event_pb2.EventFilter) -> None:
+def _print_lines(options: Mapping[str, Any]) -> None:
     """Print the sealed texts exactly, which the contract does not carry."""
     from toolhub_service.app.offline import OfflineRefused, audit_events
     from toolhub_service.stores.audit.events import export_line
     from toolhub_service.transport.convert.records import to_filter
 
-    if data_dir is None:
+    if not is_offline(options):
         raise click.UsageError("--as lines reads the files of a hub: name its folder with --data-dir.")
-    output = binary_output()
+    check_without_tenant(options)
+    settings, output = read_settings(options["config_file"], options["data_dir"]), binary_output()
     with explaining(OfflineRefused):
-        for each in audit_events(data_dir, to_filter(where)):
+        for each in audit_events(settings, to_filter(filter_of(dict(options)))):
             output.write(export_line(each))
 
 
@@ -232,14 +231,6 @@ def _arguments(name: str, summary: str) -> Any:
     if row is None or not isinstance(args, dict):
         return args
     return row.renamed(args)
-
-
-def _events_of(data_dir: Path, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    """Yield the events. Raises OfflineRefused."""
-    from toolhub_service.app.offline import audit_events
-    from toolhub_service.transport.convert.records import from_event, to_filter
-
-    return map(from_event, audit_events(data_dir, to_filter(where)))
 
 
 @audit.command("rotate-key")

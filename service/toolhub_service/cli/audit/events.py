@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
 from typing import Any
 
 import click
@@ -33,12 +34,13 @@ REFUSED_TYPE = "REFUSED"
 """What the three types of refusals are called here: what counts for a reader is the kind."""
 _DAYS_BACK = {"today": 0, "yesterday": 1}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
+_TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 class Moment(click.ParamType[datetime]):
-    """A time in ISO 8601, in UTC without a zone; a span of time back from now; or the begin of a day: `today`,
-    `yesterday` (UTC)."""
+    """A time in ISO 8601, in UTC without a zone; a time of today, such as 09:00; a span of time back from now; or the
+    begin of a day: `today`, `yesterday` (UTC)."""
 
     name = "time"
 
@@ -51,11 +53,14 @@ class Moment(click.ParamType[datetime]):
                 return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
             if span := _SPAN.fullmatch(str(value)):
                 return now - timedelta(seconds=int(span[1]) * _UNITS_S[span[2]])
+            if _TIME_OF_DAY.fullmatch(str(value)):
+                return datetime.combine(now.date(), time_of_day.fromisoformat(str(value)), UTC)
             found = datetime.fromisoformat(str(value))
             return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
             self.fail(
-                f"{str(value)!r} is no time: write yesterday, 30m, 24h or 7d, 2026-01-31, or 2026-01-31T12:00:00Z."
+                f"{str(value)!r} is no time: write yesterday, 30m, 24h or 7d, 09:00 (today, UTC), 2026-01-31, or "
+                "2026-01-31T12:00:00Z."
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
@@ -26,7 +26,9 @@ def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[eve
         yield from page.events
 
 
-def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
+def newest(
+    read: Callable[[event_pb2.EventFilter], Iterable[event_pb2.Event]], where: event_pb2.EventFilter, count: int
+) -> list[event_pb2.Event]:
     """Return the last `count` events that match, oldest first; the filter's times bound them."""
     found: deque[event_pb2.Event] = deque(maxlen=count)
     if count == 0:
@@ -40,10 +42,10 @@ def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> 
         windowed = event_pb2.EventFilter()
         windowed.CopyFrom(where)
         windowed.since.FromNanoseconds(begin_ns)
-        found.extend(events(connection, windowed))
+        found.extend(read(windowed))
         if len(found) == count:
             return list(found)
         found.clear()
         window_s *= _GROWTH
-    found.extend(events(connection, where))
+    found.extend(read(where))
     return list(found)

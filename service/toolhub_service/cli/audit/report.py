@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from msgspec import to_builtins
 
 from toolhub.v1 import event_pb2
 from toolhub_service.cli.audit.events import Moment
-from toolhub_service.cli.audit.reading import events
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.audit.opened_log import log_options, opened_log
+from toolhub_service.cli.connection.client import connection_options
 from toolhub_service.cli.terminal.output import (
     footnote,
     print_json,
@@ -40,11 +39,12 @@ _READ = (
 @click.option("--tenant", default="", help="Only what principals of this tenant did, by the policy in force.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file, too.")
 @text_option
+@log_options
 @connection_options
 def report(
     since: datetime, until: datetime | None, tenant: str, page: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Report calls, refusals by rule, approvals by person, the slowest tools and lost jobs.
+    """Report calls by principal, refusals by reason and rule, approvals, the slowest tools and lost jobs.
 
     The page of --html is one file without scripts that loads nothing: it can be sent to others.
 
@@ -52,6 +52,7 @@ def report(
     Examples:
       toolhub audit report --since yesterday
       toolhub audit report --since 7d --html week.html
+      toolhub audit report --data-dir /var/lib/toolhub
     """
     from toolhub_service.reports.activity import activity_report, report_sums, report_tables
     from toolhub_service.reports.activity_page import activity_page
@@ -60,9 +61,8 @@ def report(
     where = event_pb2.EventFilter(types=_READ, tenant=tenant)
     where.since.FromDatetime(since)
     where.until.FromDatetime(end)
-    with connected_by(options) as connection:
-        found: Iterator[event_pb2.Event] = events(connection, where)
-        shown = activity_report(found, since=_iso(since), until=_iso(end))
+    with opened_log({**options, "tenant": tenant}) as read:
+        shown = activity_report(read(where), since=_iso(since), until=_iso(end))
     if page is not None:
         try:
             page.write_text(activity_page(shown), encoding="utf-8")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolhub.v1 import audit_service_pb2 as pb
+from toolhub_service.cli.audit.opened_log import log_options
+from toolhub_service.cli.config import read_settings
 from toolhub_service.cli.connection.client import connected_by, connection_options
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
@@ -24,15 +26,13 @@ from toolhub_service.cli.terminal.output import (
 )
 
 if TYPE_CHECKING:
+    from toolhub_service.settings.document import Settings
     from toolhub_service.stores.audit.verify_lines import LinesVerified
 
 _FILE = click.Path(path_type=Path, allow_dash=True)
 
 
 @click.command()
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Verify the files in this data folder instead of asking a hub."
-)
 @click.option(
     "--file",
     "named_files",
@@ -55,9 +55,11 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
     help="audit-checkpoints.jsonl to compare the lines with.",
 )
 @text_option
+@log_options
 @connection_options
 def verify(
     data_dir: Path | None,
+    config_file: Path | None,
     named_files: tuple[Path, ...],
     files: tuple[Path, ...],
     part: bool,
@@ -75,13 +77,15 @@ def verify(
       toolhub audit verify --data-dir /var/lib/toolhub --file /archive/audit-*.jsonl
       toolhub audit verify --part --audit-key audit.key --file events.jsonl
     """
+    offline = data_dir is not None or config_file is not None
+    settings = read_settings(config_file, data_dir) if offline else None
     if named_files:
-        _verify_lines([*named_files, *files], data_dir, audit_key, checkpoints, part, as_json)
+        _verify_lines([*named_files, *files], settings, audit_key, checkpoints, part, as_json)
         return
     if files or part or audit_key or checkpoints:
         raise click.UsageError("--part, --audit-key, --checkpoints and names of files belong to --file.")
-    if data_dir is not None:
-        answer = _verify_files(data_dir)
+    if settings is not None:
+        answer = _verify_files(settings)
     else:
         with connected_by(options) as connection:
             answer = connection.call(connection.audit.VerifyAudit, pb.VerifyAuditRequest())
@@ -93,18 +97,17 @@ def verify(
         sys.exit(EXIT_REFUSED)
 
 
-def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
+def _verify_files(settings: Settings) -> pb.VerifyAuditResponse:
     from toolhub_service.app.offline import OfflineRefused, verify_audit
-    from toolhub_service.settings.document import Settings
     from toolhub_service.transport.convert.records import from_verification
 
     with explaining(OfflineRefused):
-        return from_verification(verify_audit(Settings(data_dir=str(data_dir))))
+        return from_verification(verify_audit(settings))
 
 
 def _verify_lines(
     files: list[Path],
-    data_dir: Path | None,
+    settings: Settings | None,
     audit_key: Path | None,
     checkpoints: Path | None,
     is_part: bool,
@@ -114,7 +117,7 @@ def _verify_lines(
     from toolhub_service.transport.convert.records import from_verification
 
     with explaining(OfflineRefused):
-        found: LinesVerified = verify_lines(files, ReferenceFiles(data_dir, audit_key, checkpoints), is_part=is_part)
+        found: LinesVerified = verify_lines(files, ReferenceFiles(settings, audit_key, checkpoints), is_part=is_part)
     answer = from_verification(found.verification)
     if answer.ok and not answer.events_checked:
         # An export that failed leaves an empty file behind: that nothing in it was changed would say nothing.
@@ -127,7 +130,7 @@ def _verify_lines(
             print_line(
                 f"{count_text(found.repeated, 'line')} occurred twice: exports and archives repeat lines after a crash."
             )
-        if answer.ok and data_dir is None and checkpoints is None:
+        if answer.ok and settings is None and checkpoints is None:
             footnote("Whether the end was cut off is not known: add --data-dir or --checkpoints to find out.")
     if not answer.ok:
         sys.exit(EXIT_REFUSED)

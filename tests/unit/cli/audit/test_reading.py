@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import click
 import pytest
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.cli.audit.reading import newest
+from toolhub_service.cli.audit.events import Moment
+from toolhub_service.cli.audit.reading import events, newest
 from toolhub_service.cli.connection.client import Connection
 from toolhub_service.cli.connection.lost_answers import Sent
 
@@ -46,7 +50,7 @@ class FakeAuditStub:
 
 
 def sequences(log: FakeAuditStub, count: int) -> list[int]:
-    found = newest(log, event_pb2.EventFilter(principal="x"), count)  # type: ignore[arg-type]
+    found = newest(partial(events, cast("Connection", log)), event_pb2.EventFilter(principal="x"), count)
     return [event.sequence for event in found]
 
 
@@ -72,3 +76,16 @@ def test_a_count_of_zero_asks_nothing() -> None:
     log = FakeAuditStub([1])
     assert sequences(log, 0) == []
     assert log.asked == 0
+
+
+@pytest.mark.parametrize(("text", "hour", "second"), [("09:00", 9, 0), ("23:59:30", 23, 30)])
+def test_a_time_of_day_is_one_of_today(text: str, hour: int, second: int) -> None:
+    found = Moment().convert(text, None, None)
+    assert (found.hour, found.second, found.tzinfo) == (hour, second, UTC)
+    assert abs(found.date() - datetime.now(UTC).date()) <= timedelta(days=1)
+
+
+@pytest.mark.parametrize("text", ["9", "25:00", "09:60", "now"])
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"09:00 \(today, UTC\)"):
+        Moment().convert(text, None, None)
