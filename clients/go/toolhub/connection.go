@@ -51,7 +51,7 @@ type Config struct {
 	Retry time.Duration
 	// Options are further ones of the channel, such as interceptors that trace.
 	Options []grpc.DialOption
-	// Warn is told of an API key that others can read on its way. Nil: the standard logger.
+	// Warn is called when an API key is sent unencrypted. Nil: the standard logger.
 	Warn func(message string)
 }
 

@@ -27,8 +27,8 @@ func Final(state toolhubv1.JobState) bool {
 	return false
 }
 
-// SubmitJob has a call made as a job, which goes on without its caller. The same key gives the same job; a refused call
-// is a job that has failed.
+// SubmitJob submits a call as a job, which runs without its caller. The same idempotency key returns the same job; a
+// refused call is a job that has failed.
 func (hub *Hub) SubmitJob(ctx context.Context, call Call) (*toolhubv1.Job, error) {
 	request, err := hub.request(call)
 	if err != nil {

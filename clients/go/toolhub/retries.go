@@ -169,7 +169,7 @@ func (retry *retrier) ready(ctx context.Context, connection *grpc.ClientConn, un
 // askedWhy is in the context of an RPC that is only to say why there is no connection.
 type askedWhy struct{}
 
-// why is in words for a person what gRPC says of the last attempt to connect, which only an RPC is told.
+// why returns, for a person to read, gRPC's message about the last failed attempt to connect, which only an RPC gets.
 func (retry *retrier) why(ctx context.Context, connection *grpc.ClientConn) string {
 	asking, cancel := context.WithTimeout(context.WithValue(ctx, askedWhy{}, true), 3*time.Second)
 	defer cancel()

@@ -101,7 +101,7 @@ func (session *Session) send(request *toolhubv1.InvokeRequest) (string, chan *to
 	return id, answered, err
 }
 
-// write sends one message at a time. A stream that has ended is told by the receiver, who learns why.
+// write sends one message at a time. The receiver reports a stream that has ended, because it learns why.
 func (session *Session) write(message *toolhubv1.InvokeSessionRequest) error {
 	session.sending.Lock()
 	defer session.sending.Unlock()

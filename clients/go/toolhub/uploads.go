@@ -20,9 +20,9 @@ const (
 	uploadAttempts = 8
 )
 
-// PutArtifact stores what content brings; arguments name it as {"$artifact": artifact_id}. header may be nil; what it
-// declares (name, media type, size, digest) the hub keeps to. Content that can seek, such as a file, goes on where a
-// broken connection left it, from where it stood at first. When PutArtifact fails, nothing is kept.
+// PutArtifact uploads the content; arguments name it as {"$artifact": artifact_id}. header may be nil; of what it
+// declares, the hub stores name and media type, and checks size and digest. The upload of content that can seek, such as
+// a file, resumes where a connection broke. When PutArtifact fails, nothing is stored.
 func (hub *Hub) PutArtifact(
 	ctx context.Context, content io.Reader, header *toolhubv1.ArtifactHeader,
 ) (*toolhubv1.Artifact, error) {
@@ -65,7 +65,7 @@ type upload struct {
 	sentBytes int64
 }
 
-// seekable says where content stands and how many bytes follow; 0 where that cannot be told.
+// seekable returns the position in content and the number of bytes that follow; 0 if they are unknown.
 func seekable(content io.Reader) (seeker io.Seeker, start, size int64) {
 	seeker, ok := content.(io.Seeker)
 	if !ok {

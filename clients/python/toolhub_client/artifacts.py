@@ -1,4 +1,4 @@
-"""Large values by reference, up and down; what breaks on the way goes on where it was.
+"""Upload and download of large values, which calls name by reference; broken transfers resume.
 
 artifact = await hub.put_artifact(Path("report.csv"))
 await hub.invoke("core/fs.writeText", {"path": "report.csv", "text": {"$artifact": artifact.artifact_id}})
@@ -32,7 +32,7 @@ ACCEPTED_WITHIN_S = 5.0
 
 
 class DigestMismatch(Exception):
-    """What came is not what the hub says the artifact is: use none of it."""
+    """The bytes do not match the artifact's digest: discard them."""
 
 
 async def put(
@@ -47,7 +47,7 @@ async def put(
     """Store bytes, a file or a stream of chunks. Raises AioRpcError, OSError, whatever the stream raises.
 
     Size and digest of bytes are declared, so that the hub keeps them as they are or not at all; of a file its size is.
-    Both go on where a broken connection left them, until `attempts` in a row brought nothing; a stream cannot. What a
+    Both resume where a connection broke, until `attempts` in a row brought nothing; a stream cannot. What a
     stream brought is compared afterwards; when it is far beyond the hub's cap grpc.aio may say INTERNAL only.
     """
     header = artifact_service_pb2.ArtifactHeader(name=name, media_type=media_type, task_id=task_id)
@@ -148,7 +148,7 @@ async def _send(
 async def _accepted(call: grpc.aio.StreamUnaryCall[Any, Any]) -> None:
     """Wait until the hub has accepted the header, or has refused it and the call is over.
 
-    A call that is refused while it sends is told as INTERNAL by grpc.aio, whatever the reason.
+    A call that is refused while it sends is reported as INTERNAL by grpc.aio, whatever the reason.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(ACCEPTED_WITHIN_S):

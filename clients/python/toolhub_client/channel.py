@@ -242,7 +242,7 @@ class Connection:
             raise unavailable(self.address, why or asked) from late
 
     async def _problem(self, within_s: float) -> str | None:
-        """What gRPC says of the last attempt to connect, which only an RPC is told; None: there is a connection now."""
+        """gRPC's message about the last failed attempt to connect, which only an RPC gets; None when connected."""
         check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
         try:
             await check(b"", timeout=within_s)
@@ -315,7 +315,7 @@ class Connection:
                 yield item
 
     async def stream(self, messages: AsyncGenerator[Answer, None]) -> AsyncGenerator[Answer, None]:
-        """The same messages, of something that goes on by itself where it breaks. Raises HubError."""
+        """The same messages, of a stream that resumes by itself when its connection breaks. Raises HubError."""
         await self.ready()
         try:
             async with aclosing(messages):

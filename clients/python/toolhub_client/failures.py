@@ -76,7 +76,7 @@ class ConnectionLost(HubUnavailable):
         super().__init__(error, address)
         sent = error.initial_metadata()
         self.call_id = str(sent.get("toolhub-call-id", "") if sent is not None else "")
-        """The hub's; empty when it had not told it yet."""
+        """The call's id in the audit log; empty when the connection broke before the hub sent it."""
 
     def __str__(self) -> str:
         which = f" Its id is {self.call_id}." if self.call_id else ""

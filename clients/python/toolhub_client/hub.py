@@ -266,7 +266,7 @@ class Hub:
     async def submit_job(
         self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
     ) -> job_pb2.Job:
-        """Have a call made as a job, which goes on without its caller. The same key gives the same job.
+        """Submit a call as a job, which runs without its caller. The same idempotency key returns the same job.
 
         A refused call is a job that has FAILED.
         """
@@ -312,7 +312,7 @@ class Hub:
         return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts))
 
     async def job_answer(self, job_id: str, *, timeout: float | None = None) -> Answer:
-        """Wait for a job's end and give its result. The job goes on when `timeout` ends the waiting."""
+        """Wait until a job has ended and return its result. When `timeout` passes first, the job keeps running."""
         async with self._connection.within(timeout), aclosing(self.watch_job(job_id)) as statuses:
             async for status in statuses:
                 if status.state in jobs.FINAL_STATES:
@@ -336,7 +336,7 @@ class Hub:
         timeout: float | None = None,
     ) -> artifacts.Artifact:
         """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`. Bytes
-        and files go on across broken connections (`attempts` in a row at most). When it raises, nothing is kept."""
+        and files resume when a connection breaks (at most `attempts` in a row). When it raises, nothing is stored."""
         told = {"name": name, "media_type": media_type, "task_id": self.context.task_id}
         async with self._connection.within(timeout):
             await self._connection.ready()
@@ -399,14 +399,14 @@ class Hub:
         answer: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> approval_pb2.Approval:
-        """Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. Raises
+        """Approve the call with exactly the arguments that `approval` shows; `answer` is for a question. Raises
         PermissionDenied without the role, and for one's own request."""
         return await self._decide(approval, approval_pb2.DECISION_APPROVE, comment, timeout, answer)
 
     async def reject(
         self, approval: approval_pb2.Approval, *, comment: str = "", timeout: float | None = None
     ) -> approval_pb2.Approval:
-        """Say no. Raises as `approve`."""
+        """Reject a pending approval. Raises as `approve`."""
         return await self._decide(approval, approval_pb2.DECISION_REJECT, comment, timeout)
 
     async def _decide(

@@ -57,7 +57,7 @@ async def watch(
 
 
 async def resumed(rpc: Callable[[Any], Any], request: Any, what: str, *, attempts: int) -> AsyncGenerator[Any, None]:
-    """As `watch`, where request and messages have a `resume_token`: each stream goes on after the last one."""
+    """As `watch`, where request and messages have a `resume_token`: each new stream resumes after the last token."""
     asked = type(request)()
     asked.CopyFrom(request)
     async with aclosing(watch(lambda: rpc(asked), what, attempts=attempts)) as messages:

@@ -6,7 +6,7 @@ import type { ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_servic
 import { pauseAfter } from "./connection.js";
 import { once, pause, until } from "./watches.js";
 
-/** What came is not what the hub says the artifact is: use none of it. */
+/** The bytes do not match the artifact's digest: discard them. */
 export class DigestMismatch extends Error {
   constructor(artifactId: string) {
     super(`the bytes of artifact ${artifactId} do not match its sha256`);

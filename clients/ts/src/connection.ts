@@ -92,7 +92,7 @@ export function transportTo(where: Target, config: Config): Transport {
   };
 }
 
-/** A deadline that passes here is told outside the interceptors. */
+/** A deadline that passes in the client is reported outside the interceptors. */
 function late(error: unknown, address: string): unknown {
   return error instanceof ConnectError && error.code === Code.DeadlineExceeded ? hubError(error, address) : error;
 }
@@ -211,7 +211,7 @@ async function* each(message: Message): AsyncGenerator<Message> {
 
 type AnyResponse = UnaryResponse | StreamResponse;
 
-/** The same, whose reader is told of what breaks as of what fails before. */
+/** The same; its reader gets errors during the stream in the same form as those before it. */
 function readable<Response extends AnyResponse>(response: Response, told: (error: unknown) => unknown): Response {
   if (!response.stream) return response;
   const messages = response.message[Symbol.asyncIterator]();

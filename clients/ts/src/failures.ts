@@ -42,7 +42,7 @@ export class HubError extends ConnectError {
  * `callId` in the audit log, or send calls with an idempotency key.
  */
 export class ConnectionLost extends HubError {
-  /** The hub's; empty when it had not told it yet. */
+  /** The call's id in the audit log; empty when the connection broke before the hub sent it. */
   readonly callId: string;
 
   constructor(error: ConnectError, address: string) {

@@ -145,7 +145,7 @@ export class Hub {
     }
   }
 
-  /** Have a call made as a job, which goes on without its caller. A refused call is a job that has failed. */
+  /** Submit a call as a job, which runs without its caller. A refused call is a job that has failed. */
   async submitJob(call: Call): Promise<Job> {
     const { job } = await this.jobs.submitJob(this.request(call), rpcOptions(call)());
     if (job === undefined) throw new TypeError("the hub answered a submission without a job");
@@ -183,7 +183,7 @@ export class Hub {
     });
   }
 
-  /** Waits for a job's end, and gives what `invoke` gives. The job goes on when its limits end the waiting. */
+  /** Wait until a job has ended and return its result, as `invoke` does. When the limits end the wait, the job keeps running. */
   jobResult<Value = unknown>(jobId: string, limits: CallLimits = {}): Promise<Answer<Value>> {
     return within(this.address, limits, async (signal) => {
       for await (const status of this.watchJob(jobId, signal && { signal })) {
@@ -312,7 +312,7 @@ export class Hub {
 
   /**
    * Store bytes, a Blob or a stream of chunks; arguments name it as `{"$artifact": artifactId}`. Bytes and Blobs, such as
-   * `await openAsBlob(path)` of node:fs, go on where a broken connection left them. When it throws, nothing is kept.
+   * `await openAsBlob(path)` of node:fs, resume where a connection broke. When it throws, nothing is stored.
    */
   putArtifact(
     content: Content,
@@ -377,7 +377,7 @@ export class Hub {
   }
 
   /**
-   * Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. A text in the place of
+   * Approve the call with exactly the arguments that `approval` shows; `answer` is for a question. A text in the place of
    * the options is the comment.
    */
   approve(approval: Approval, options: string | Judgement = {}, answer?: JsonObject): Promise<Approval> {
@@ -385,7 +385,7 @@ export class Hub {
     return this.decide(approval, Decision.APPROVE, answer === undefined ? given : { ...given, answer });
   }
 
-  /** Say no, with options as those of `approve`. */
+  /** Reject a pending approval, with the options of `approve`. */
   reject(approval: Approval, options: string | Omit<Judgement, "answer"> = {}): Promise<Approval> {
     return this.decide(approval, Decision.REJECT, typeof options === "string" ? { comment: options } : options);
   }

@@ -19,7 +19,7 @@ export interface Sliceable {
   slice(start: number, end: number): { arrayBuffer(): Promise<ArrayBuffer> };
 }
 
-/** What can be stored. What has a size goes on where a broken connection left it; a stream of chunks cannot. */
+/** What can be stored. Content of known size resumes where a connection broke; a stream of chunks cannot. */
 export type Content = Uint8Array | Sliceable | AsyncIterable<Uint8Array>;
 
 /**

@@ -21,7 +21,7 @@ export interface WatchOptions {
   attempts?: number;
 }
 
-/** Of a watch that goes on after a token. */
+/** Options of a watch that resumes after a token. */
 export interface ResumeOptions extends WatchOptions {
   /** That of the last message that had one. */
   resumeToken?: string;
@@ -88,7 +88,7 @@ export async function pause(forMs: number, signal?: AbortSignal): Promise<void> 
   });
 }
 
-/** The same of messages that have tokens: each stream goes on after the last. */
+/** The same for messages that have tokens: each new stream resumes after the last one. */
 export async function* resumed<Message extends { resumeToken: string }>(
   what: string,
   open: (resumeToken: string, options: CallOptions) => AsyncIterable<Message>,
