@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 
 BLOCKS = {"h1": "heading", "h2": "heading", "h3": "heading", "h4": "heading", "li": "list item", "table": "table"}
 BLOCKS |= {"tr": "row of a table", "pre": "code block", "img": "image", "blockquote": "quotation"}
+_ADVICE = {"list item": ": put an empty line before a list, and before an item after one of several paragraphs"}
 
 
 class _Blocks(HTMLParser):
@@ -36,7 +37,7 @@ def differences(text: str, html: str) -> Iterator[str]:
     there = _count(article)
     for kind in sorted(expected | there):
         if expected[kind] != there[kind]:
-            yield f"{expected[kind]} times {kind} in the text, {there[kind]} times in the site"
+            yield f"{expected[kind]} times {kind} in the text, {there[kind]} times in the site{_ADVICE.get(kind, '')}"
 
 
 def _count(html: str) -> Counter[str]:
