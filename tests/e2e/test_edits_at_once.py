@@ -86,7 +86,7 @@ def test_a_file_that_another_command_keeps_is_refused_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_WAIT_S", 0.0)
-    with files.edited(tmp_path / "api-keys.yaml"), pytest.raises(OSError, match="another command is editing"):
+    with files.lock_for_edit(tmp_path / "api-keys.yaml"), pytest.raises(OSError, match="another command is editing"):
         KeyFile(tmp_path / "api-keys.yaml").create("robot")
 
 

@@ -181,7 +181,7 @@ async def test_a_file_that_becomes_loose_is_not_read_until_it_is_put_right(tmp_p
         if put_right:
             for path in (paths.api_keys, paths.policy):
                 path.chmod(0o600)
-            assert running.hub.policy_file.changed(), "a mode is a change"
+            assert running.hub.policy_file.has_changed(), "a mode is a change"
             assert running.hub.policy_file.load().applied
             reload_keys(running.hub, paths.key_file())
             assert (await running.invoke(TOOL, metadata=(("x-api-key", key),))).ok

@@ -100,7 +100,7 @@ class ScriptedSources:
         rest = [pin for pin in fitting if after is None or _place(pin) < after]
         return rest[:limit], len(fitting)
 
-    async def approved(self, pin: Pin) -> Pin | None:
+    async def approved_version(self, pin: Pin) -> Pin | None:
         return next((kept for kept in self.kept if kept.digest == pin.previous_digest), None)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:

@@ -135,7 +135,7 @@ def secret_of(harness: CredentialsHarness, name: str) -> Any:
         stored = await hub.stores.credentials.get(key)
         assert stored is not None
         envelopes: Envelopes = vault._open.envelopes
-        return envelopes.opened(vault._sources["shop"], stored)
+        return envelopes.open(vault._sources["shop"], stored)
 
     return read
 

@@ -96,7 +96,7 @@ async def login_of(harness: CredentialsHarness) -> Secret:
     stored = await hub.stores.credentials.get(login_key("shop"))
     assert stored is not None
     vault = hub.sourcing.vault
-    return vault._open.envelopes.opened(vault._logins["shop"], stored)
+    return vault._open.envelopes.open(vault._logins["shop"], stored)
 
 
 async def command(harness: CredentialsHarness, *words: str) -> tuple[int, str]:

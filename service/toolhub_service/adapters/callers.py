@@ -129,7 +129,7 @@ class CallersOf:
     async def renew(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
         """Return a new credential in place of one that the server rejects; None when there is none. Raises
         ToolFailure."""
-        return self._mask_in_call(call, await self.vault.renewed(call.call.principal, self.terms.source, used.secret))
+        return self._mask_in_call(call, await self.vault.renew(call.call.principal, self.terms.source, used.secret))
 
     def _mask_in_call(self, call: GrantedCall, credential: CallerCredential | None) -> CallerCredential | None:
         if (masks := self._given.get(call.call.call_id)) is not None:
@@ -189,7 +189,7 @@ class CallersOfHosts:
         return await self._vault.credential(principal, name) if principal.may_know_source(name) else None
 
     async def renew(self, principal: Principal, name: str, used: str) -> CallerCredential | None:
-        return await self._vault.renewed(principal, name, used)
+        return await self._vault.renew(principal, name, used)
 
     def refusal(self, name: str) -> ToolFailure:
         return credential_refusal(f"The host {name}", self._terms[name])

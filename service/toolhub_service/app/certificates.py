@@ -157,7 +157,7 @@ class LiveCertificates:
         """The hub's own certificate from the Workload API."""
         if tls.certificate_file:
             pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
-            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _named(tls)), now_s))
+            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _describe_files(tls)), now_s))
         if tls.certificate_file or given is not None:
             bundles = {_bundle_of(domain.name): domain.bundle_file for domain in domains if domain.bundle_file}
             if tls.client_ca_file:
@@ -166,27 +166,27 @@ class LiveCertificates:
                 setting = "server.tls.client_ca_file" if name == CLIENT_CA else "auth.spiffe.trust_domains: bundle_file"
                 self._groups.append(_Followed(name, {setting: file}, partial(_check_authorities, setting, file), now_s))
         if given is not None:
-            self._given, self.spiffe_id = self._checked(given), given.spiffe_id
+            self._given, self.spiffe_id = self._check_parts(given), given.spiffe_id
         self._publish()
 
     @property
     def validities(self) -> dict[str, Validity]:
         """Return the validity of what is in force, by name."""
-        return {name: held.validity for name, held in self._held.items()}
+        return {name: held.validity for name, held in self._parts_in_force.items()}
 
     def take(self, given: X509Context) -> list[Change]:
         """Put in force what the Workload API gives: all of it, or nothing when a part is unusable."""
         try:
-            found = self._checked(given)
+            found = self._check_parts(given)
         except CertificateInvalid as invalid:
-            return [Change(WORKLOAD_API, self._held[CERTIFICATE].validity, str(invalid))]
+            return [Change(WORKLOAD_API, self._parts_in_force[CERTIFICATE].validity, str(invalid))]
         with self._lock:
             before, self._given, self.spiffe_id = self._given, found, given.spiffe_id
             self._publish()
         changed = [name for name, held in found.items() if name not in before or before[name].contents != held.contents]
         return [Change(name, found[name].validity) for name in changed]
 
-    def _checked(self, given: X509Context) -> dict[str, _Held]:
+    def _check_parts(self, given: X509Context) -> dict[str, _Held]:
         """Return the checked parts. Raises CertificateInvalid."""
         what = "auth.spiffe.workload_api"
         held = {} if self._tls.certificate_file else {CERTIFICATE: _check_pair(what, (given.key, given.certificate))}
@@ -217,7 +217,7 @@ class LiveCertificates:
 
         `asks`: whether clients must present certificates, when there are CAs for them.
         """
-        if not self._held:
+        if not self._parts_in_force:
             return None
         given = self._configuration
 
@@ -232,7 +232,7 @@ class LiveCertificates:
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the context for an asyncio listener; None without TLS."""
-        if not self._held:
+        if not self._parts_in_force:
             return None
 
         def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -244,10 +244,10 @@ class LiveCertificates:
 
     @property
     def _asks_clients(self) -> bool:
-        return self._held.keys() != {CERTIFICATE}
+        return self._parts_in_force.keys() != {CERTIFICATE}
 
     @property
-    def _held(self) -> dict[str, _Held]:
+    def _parts_in_force(self) -> dict[str, _Held]:
         """Return all that is in force, from files and from the Workload API, by name; empty without TLS."""
         return {group.name: group.held for group in self._groups if group.held is not None} | self._given
 
@@ -264,7 +264,7 @@ class LiveCertificates:
         yield Change(group.name, group.held.validity, problem)
 
     def _publish(self) -> None:
-        held = self._held
+        held = self._parts_in_force
         if not held:
             return
         key, certificate = held.pop(CERTIFICATE).contents
@@ -276,7 +276,7 @@ class LiveCertificates:
         self._context = self._make_context()
 
     def _make_context(self) -> ssl.SSLContext:
-        key, certificate = self._held[CERTIFICATE].contents
+        key, certificate = self._parts_in_force[CERTIFICATE].contents
         context = _pair_context(certificate, key)
         context.minimum_version = _VERSIONS[self._tls.min_version]
         if self._asks_clients:
@@ -318,7 +318,7 @@ def _trusted_for(name: str) -> str:
     return spiffe.CLIENT_CA if name == CLIENT_CA else name.removeprefix(_bundle_of(""))
 
 
-def _named(tls: Tls) -> str:
+def _describe_files(tls: Tls) -> str:
     return f"server.tls: {tls.certificate_file} and {tls.key_file}"
 
 

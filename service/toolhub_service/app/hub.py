@@ -32,6 +32,7 @@ from toolhub_service.app.wiring.stores import Stores, make_artifacts, make_blobs
 from toolhub_service.app.wiring.telemetry import Observing
 from toolhub_service.app.wiring.tools import Searching, Toolbox, make_searching, make_toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
+from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
@@ -46,7 +47,7 @@ from toolhub_service.telemetry.approvals import ApprovalWebhook
 from toolhub_service.transport.server import ANSWERS_S, Server
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Hub:
     """Built by `open_hub`; `start`, then `close`."""
 
@@ -146,6 +147,28 @@ class Hub:
         await asyncio.gather(self.mcp.listener.close(drain_s + ANSWERS_S), self.long_work.close(drain_s))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """The parts of a hub that are made before its stores are started."""
+
+    deps: Deps
+    policy: LivePolicy
+    audit: ChainedAuditLog
+    access: AccessTrace
+    stores: Stores
+    storage: Storage
+    artifacts: Artifacts
+    vault: Vault
+    webhook: ApprovalWebhook | None
+    long_work: LongWork
+    toolbox: Toolbox
+    budgets: Budgets
+    credentials: Credentials
+    adapters: dict[ToolKind, Adapter]
+    sourcing: SourceRuntime
+    searching: Searching
+
+
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Build all and bind ports. Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure, ToolFailure."""
     deps = make_deps(settings, is_worker=worker is not None)
@@ -155,51 +178,135 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         on_refusal.push_async_callback(deps.observing.close)
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
-        stores = make_stores(deps)
-        storage = make_storage(deps, stores, policy)
-        artifacts = make_artifacts(deps, stores, make_blobs(deps), policy, storage.rooms.artifacts)
-        vault = make_vault(deps, stores, policy)
-        webhook, access = make_webhook(deps), make_access(deps, audit)
-        approvals = make_approvals(deps, stores, audit, webhook)
-        sweeps = artifacts.sweep, make_workspaces(settings, storage.usage).sweep
-        long_work = make_long_work(deps, stores, audit, approvals, policy, *sweeps, storage.rooms.jobs)
-        toolbox, runs = make_toolbox(deps, stores, storage, long_work.job_service, artifacts, vault), long_work.runs
-        on_refusal.push_async_callback(toolbox.close)
-        budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
-        adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
-        sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, runs, artifacts, vault)
-        runs.await_readings_for = sourcing.sources.await_readings_for
-        searching = make_searching(deps, toolbox.catalog, stores)
-        sources, unread, auth = ConfiguredSources(sourcing), sourcing.unread, credentials.grpc
-        await stores.start()  # once all listen to them, and before what needs the key that they may hold
-        on_refusal.push_async_callback(stores.close)
-        key = await read_plan_key(deps, stores)
-        works = stores, long_work, artifacts, unread, key
-        pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, *works)
-        kept = artifacts, vault, storage.report, key
-        server = make_server(deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, *kept)
-        logins = make_login_pages(deps, vault, audit, sources)
-        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts, logins, key)
-        mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
-        on_refusal.push_async_callback(mcp.listener.close, 0.0)
+        core = _make_core(deps, policy, audit, on_refusal)
+        await core.stores.start()  # once all listen to them, and before what needs the key that they may hold
+        on_refusal.push_async_callback(core.stores.close)
+        hub = _make_hub(core, policy_file, await read_plan_key(deps, core.stores))
         on_refusal.pop_all()  # from here on nothing raises, and the caller closes the hub
-    return Hub(
+    return hub
+
+
+def _make_core(deps: Deps, policy: LivePolicy, audit: ChainedAuditLog, on_refusal: AsyncExitStack) -> _Core:
+    """Make the parts; `on_refusal` closes what was opened if a later one cannot be made."""
+    stores = make_stores(deps)
+    storage = make_storage(deps, stores, policy)
+    artifacts = make_artifacts(deps, stores, make_blobs(deps), policy, storage.rooms.artifacts)
+    vault = make_vault(deps, stores, policy)
+    webhook, access = make_webhook(deps), make_access(deps, audit)
+    long_work = make_long_work(
         deps,
-        server,
-        toolbox,
-        audit,
-        access,
-        policy,
-        policy_file,
-        credentials,
-        budgets,
-        stores,
-        artifacts,
-        storage,
-        long_work,
-        webhook,
-        sourcing,
-        searching,
-        pipeline,
-        mcp,
+        stores=stores,
+        audit=audit,
+        approvals=make_approvals(deps, stores, audit, webhook),
+        policy=policy,
+        sweep_artifacts=artifacts.sweep,
+        sweep_workspaces=make_workspaces(deps.settings, storage.usage).sweep,
+        room=storage.rooms.jobs,
     )
+    toolbox = make_toolbox(deps, stores, storage, long_work.job_service, artifacts, vault)
+    on_refusal.push_async_callback(toolbox.close)
+    budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
+    adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
+    sourcing = make_sourcing(
+        deps,
+        toolbox=toolbox,
+        stores=stores,
+        audit=audit,
+        budgets=budgets,
+        adapters=adapters,
+        running=long_work.runs,
+        artifacts=artifacts,
+        vault=vault,
+    )
+    long_work.runs.await_readings_for = sourcing.sources.await_readings_for
+    return _Core(
+        deps=deps,
+        policy=policy,
+        audit=audit,
+        access=access,
+        stores=stores,
+        storage=storage,
+        artifacts=artifacts,
+        vault=vault,
+        webhook=webhook,
+        long_work=long_work,
+        toolbox=toolbox,
+        budgets=budgets,
+        credentials=credentials,
+        adapters=adapters,
+        sourcing=sourcing,
+        searching=make_searching(deps, toolbox.catalog, stores),
+    )
+
+
+def _make_hub(core: _Core, policy_file: PolicyFile, plan_key: bytes) -> Hub:
+    """Make the pipeline and the servers in front of it, and bind their ports."""
+    pipeline = make_pipeline(
+        core.deps,
+        toolbox=core.toolbox,
+        adapters=core.adapters,
+        policy=core.policy,
+        audit=core.audit,
+        budgets=core.budgets,
+        stores=core.stores,
+        long_work=core.long_work,
+        artifacts=core.artifacts,
+        unread=core.sourcing.unread,
+        plan_key=plan_key,
+    )
+    sources = ConfiguredSources(core.sourcing)
+    return Hub(
+        deps=core.deps,
+        server=_make_server(core, sources, pipeline, plan_key),
+        toolbox=core.toolbox,
+        audit=core.audit,
+        access=core.access,
+        policy=core.policy,
+        policy_file=policy_file,
+        credentials=core.credentials,
+        budgets=core.budgets,
+        stores=core.stores,
+        artifacts=core.artifacts,
+        storage=core.storage,
+        long_work=core.long_work,
+        webhook=core.webhook,
+        sourcing=core.sourcing,
+        searching=core.searching,
+        pipeline=pipeline,
+        mcp=_make_mcp(core, sources, pipeline, plan_key),
+    )
+
+
+def _make_server(core: _Core, sources: ConfiguredSources, pipeline: Pipeline, plan_key: bytes) -> Server:
+    return make_server(
+        core.deps,
+        toolbox=core.toolbox,
+        sources=sources,
+        searching=core.searching,
+        policy=core.policy,
+        auth=core.credentials.grpc,
+        audit=core.audit,
+        access=core.access,
+        invoker=pipeline,
+        long_work=core.long_work,
+        artifacts=core.artifacts,
+        vault=core.vault,
+        storage=core.storage.report,
+        plan_key=plan_key,
+    )
+
+
+def _make_mcp(core: _Core, sources: ConfiguredSources, pipeline: Pipeline, plan_key: bytes) -> Mcp:
+    engine = make_engine(
+        core.deps,
+        toolbox=core.toolbox,
+        sources=sources,
+        searching=core.searching,
+        policy=core.policy,
+        invoker=pipeline,
+        long_work=core.long_work,
+        artifacts=core.artifacts,
+        logins=make_login_pages(core.deps, core.vault, core.audit, sources),
+        plan_key=plan_key,
+    )
+    return make_mcp(core.deps, engine, McpAccess(core.credentials.mcp, core.access))

@@ -57,7 +57,7 @@ def requirements_of(extra: str) -> list[str]:
     Raises CannotInstallError without metadata.
     """
     try:
-        return list(_stated(DISTRIBUTION, extra))
+        return list(_requirements_of(DISTRIBUTION, extra))
     except PackageNotFoundError:
         raise CannotInstallError(
             f"The hub runs from a folder in which {DISTRIBUTION} is not installed: install that folder first, with "
@@ -73,12 +73,14 @@ def is_installed(requirement: str) -> bool:
     name, extras = found[1], (found[2] or "").split(",")
     try:
         distribution(name)
-        return all(is_installed(each) for extra in filter(None, extras) for each in _stated(name, extra.strip()))
+        return all(
+            is_installed(each) for extra in filter(None, extras) for each in _requirements_of(name, extra.strip())
+        )
     except PackageNotFoundError:
         return False
 
 
-def _stated(name: str, extra: str) -> Iterator[str]:
+def _requirements_of(name: str, extra: str) -> Iterator[str]:
     """The requirements of a package's extra. Raises PackageNotFoundError."""
     of_extra = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     for stated in distribution(name).requires or ():

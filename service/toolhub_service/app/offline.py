@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from toolhub_service.app.files.editing import edited
+from toolhub_service.app.files.editing import lock_for_edit
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.files.policy_files import configured_sources, known_names
 from toolhub_service.app.wiring.audit import audit_log_of
@@ -190,7 +190,7 @@ def rotate_audit_key(settings: Settings) -> str:
     try:
         path = Paths(settings).audit_key
         # A lock beside a missing key would make its folder, which would then look like an existing one.
-        with edited(path) if path.exists() else nullcontext():
+        with lock_for_edit(path) if path.exists() else nullcontext():
             return rotate(path).active_id
     except HubFailure as unusable:
         raise OfflineRefused(unusable.message) from unusable
@@ -277,7 +277,7 @@ async def explain_call(
         who, context = policy.apply_to_principal(caller), ExecContext(user_id=user_id)
         call = Call("explained", tool, dict(args), who, context, purpose="explain the policy")
         # A tool of another tenant's source is found, too, so that the entry that hides it can be named.
-        planned = _planned(call._replace(principal=replace(who, tenancy=None)), toolbox, policy)
+        planned = _plan_call(call._replace(principal=replace(who, tenancy=None)), toolbox, policy)
         return explain(policy, planned._replace(call=planned.call._replace(principal=who)))
     finally:
         await toolbox.close()
@@ -297,7 +297,7 @@ def _check_is_local(tool: str, toolbox: Toolbox, paths: Paths) -> None:
     )
 
 
-def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCall:
+def _plan_call(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCall:
     """Run the first three steps of the pipeline."""
     spec = resolve(call, toolbox.catalog, policy)
     schemas = for_tool(spec)

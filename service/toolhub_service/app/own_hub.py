@@ -26,7 +26,7 @@ def certified_names(settings: Settings) -> tuple[str, ...]:
     """Return host names and addresses of its certificate; empty when it has none, or an unusable or expired one."""
     tls = settings.server.tls
     try:
-        certificate = _shown(tls.certificate_file, tls.key_file)
+        certificate = _parse_certificate(tls.certificate_file, tls.key_file)
     except (OSError, ValueError):
         return ()
     return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address"))
@@ -58,7 +58,7 @@ def reachable(setting: str, listen: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
+def _parse_certificate(certificate_file: str, key_file: str) -> Mapping[str, Any]:
     """Return the certificate as the standard library parses it. Raises OSError and ValueError.
 
     The library only parses the certificate of a trusted peer: so both peers are here, and trust it.

@@ -118,9 +118,9 @@ class _SourceReloads:
 
 
 async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
-    if asked or hub.policy_file.changed():
+    if asked or hub.policy_file.has_changed():
         await _record_policy(hub, hub.policy_file.load())
-    if asked or shadow.changed():
+    if asked or shadow.has_changed():
         _load_shadow(hub, shadow)
 
 
@@ -163,7 +163,7 @@ def _load_shadow(hub: Hub, shadow: ShadowFile) -> None:
 
 
 def _follow_keys(hub: Hub, file: KeyFile, *, asked: bool) -> None:
-    if asked or file.changed():
+    if asked or file.has_changed():
         reload_keys(hub, file)
 
 
@@ -284,12 +284,12 @@ def _stop_with_supervisor(stop: asyncio.Event) -> None:
     """Stop when standard input ends: then the supervisor is gone, and nobody else would stop this worker."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
-    def gone() -> None:
+    def on_end() -> None:
         # A pipe stays readable at its end: the reader would be called without pause.
         loop.remove_reader(descriptor)
         stop.set()
 
-    loop.add_reader(descriptor, gone)
+    loop.add_reader(descriptor, on_end)
 
 
 def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:

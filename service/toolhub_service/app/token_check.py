@@ -46,8 +46,8 @@ async def check_token(settings: Settings, token: str) -> list[TokenCheck]:
     found = [TokenCheck("form", True, "a signed JSON Web Token")]
     terms = next((each for each in issuer_terms(settings) if each.issuer == parsed.claims.get("iss")), None)
     if terms is None:
-        known = _listed([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
-        return [*found, TokenCheck("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
+        known = _join_names([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
+        return [*found, TokenCheck("issuer", False, f"{_short_text(parsed.claims.get('iss'))} is none of: {known}")]
     found.append(TokenCheck("issuer", True, f"{terms.name}, {terms.issuer}"))
     # Every check, where the hub ends at the first failure: the operator of an issuer wants all of them at once.
     found += _claims(parsed, terms, settings)
@@ -58,10 +58,12 @@ async def check_token(settings: Settings, token: str) -> list[TokenCheck]:
 def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[TokenCheck]:
     try:
         algorithm, key_id = check_header(parsed.header, terms)
-        yield TokenCheck("header", True, f"{algorithm}, key {_shown(key_id) if key_id else 'not named'}")
+        yield TokenCheck("header", True, f"{algorithm}, key {_short_text(key_id) if key_id else 'not named'}")
     except TokenRefused as refused:
-        sent = ", ".join(f"{name}: {_shown(parsed.header.get(name))}" for name in ("alg", "typ", "kid"))
-        yield TokenCheck("header", False, f"{refused.message} It says {sent}; accepted: {_listed(terms.algorithms)}")
+        sent = ", ".join(f"{name}: {_short_text(parsed.header.get(name))}" for name in ("alg", "typ", "kid"))
+        yield TokenCheck(
+            "header", False, f"{refused.message} It says {sent}; accepted: {_join_names(terms.algorithms)}"
+        )
     now_s = SystemClock().unix_ms() / 1_000
     try:
         expires_s = check_times(parsed.claims, terms, now_s)
@@ -79,7 +81,7 @@ def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Itera
     for entrance, chosen in entrances.items():
         wanted = chosen or terms.audiences
         is_good = not audiences.isdisjoint(wanted)
-        text = "made for it" if is_good else f"made for {_listed(audiences)}; it must be for {_listed(wanted)}"
+        text = "made for it" if is_good else f"made for {_join_names(audiences)}; it must be for {_join_names(wanted)}"
         yield TokenCheck(f"audience, {entrance}", is_good, text)
 
 
@@ -123,7 +125,7 @@ def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Ite
     yield _roles(identity, settings)
     if identity.permissions is not None:
         yield TokenCheck(
-            "capabilities", True, f"at most {_listed(identity.permissions) or 'none'}, of what the policy grants"
+            "capabilities", True, f"at most {_join_names(identity.permissions) or 'none'}, of what the policy grants"
         )
 
 
@@ -137,17 +139,17 @@ def _roles(identity: Identity, settings: Settings) -> TokenCheck:
         return TokenCheck("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
     kept = policy.apply_to_principal(verified).roles
     if not kept:
-        names = _listed(role.value for role in given)
+        names = _join_names(role.value for role in given)
         return TokenCheck("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")
-    return TokenCheck("roles", True, _listed(role.value for role in kept))
+    return TokenCheck("roles", True, _join_names(role.value for role in kept))
 
 
-def _listed(names: object) -> str:
-    found = sorted(map(_shown, names))  # type: ignore[call-overload]
+def _join_names(names: object) -> str:
+    found = sorted(map(_short_text, names))  # type: ignore[call-overload]
     return ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
 
 
-def _shown(value: object) -> str:
+def _short_text(value: object) -> str:
     """Return a short value of the token; the command line escapes it."""
     text = value if isinstance(value, str) else "nothing" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:99]}…"
@@ -155,5 +157,5 @@ def _shown(value: object) -> str:
 
 def _time(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
-        return _shown(value)
+        return _short_text(value)
     return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

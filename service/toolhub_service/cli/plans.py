@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from toolhub_service.app.files.editing import edited, replace_text
+from toolhub_service.app.files.editing import lock_for_edit, replace_text
 
 _PREFIX = "plan_"
 _NAME = re.compile(r"plan_[0-9a-f]{8}")
@@ -28,7 +28,7 @@ def remember_plan(digest: str, expires_at_unix_s: float) -> str:
     name = _PREFIX + hashlib.sha256(digest.encode()).hexdigest()[:_NAME_CHARS]
     path = plans_file()
     try:
-        with edited(path):
+        with lock_for_edit(path):
             known = {key: plan for key, plan in _read_plans(path).items() if plan["expires_at_unix_s"] > time.time()}
             newest = sorted(known.items(), key=lambda each: each[1]["expires_at_unix_s"])[-_KEPT_MAX:]
             plan = {"digest": digest, "expires_at_unix_s": expires_at_unix_s}

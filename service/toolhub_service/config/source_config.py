@@ -179,7 +179,7 @@ def secrets_of_channel(url: str) -> frozenset[str]:
     return frozenset(word for word in found if len(word) >= SECRET_MIN_CHARS and word != scheme)
 
 
-def shown(value: Value) -> str:
+def describe_value(value: Value) -> str:
     """Return the value, or for a reference the place that it refers to."""
     return value if isinstance(value, str) else f"{value.prefix}{{{value.env or value.file}}}"
 

@@ -50,17 +50,17 @@ class Renewals:
         self._running: dict[tuple[CredentialKey, str], asyncio.Task[Renewed]] = {}
         """Tasks by what is renewed: a user may have logged in again since another call was refused."""
 
-    async def renewed(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
+    async def renew(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
         """Return the credential with an access token other than `used`. Continues when a waiter is cancelled. Raises
         ToolFailure."""
         task = self._running.get((key, used))
         if task is None:
             task = asyncio.create_task(self._renew(terms, key, used), name=f"credential for {key.source}")
             self._running[key, used] = task
-            task.add_done_callback(lambda done: self._ended((key, used), done))
+            task.add_done_callback(lambda done: self._on_renewal_end((key, used), done))
         return await asyncio.shield(task)
 
-    def _ended(self, which: tuple[CredentialKey, str], task: asyncio.Task[Renewed]) -> None:
+    def _on_renewal_end(self, which: tuple[CredentialKey, str], task: asyncio.Task[Renewed]) -> None:
         del self._running[which]
         if not task.cancelled():
             task.exception()  # raised for those who still wait
@@ -72,7 +72,7 @@ class Renewals:
                 raise missing(terms)
             if stored.state is not CredentialState.ACTIVE:
                 raise missing(terms, stored.state)
-            secret = self._envelopes.opened(terms, stored)
+            secret = self._envelopes.open(terms, stored)
             now_unix_ms = self._clock.unix_ms()
             # Another call has renewed it since, and a second renewal would use up the rotated refresh token.
             if secret.value != used:
@@ -124,7 +124,7 @@ class Renewals:
                 blames_upstream=False,
                 source=terms.source,
             ) from defect
-        kept = self._envelopes.sealed(replace(after, changed_at_unix_ms=self._clock.unix_ms()), fresh)
+        kept = self._envelopes.seal(replace(after, changed_at_unix_ms=self._clock.unix_ms()), fresh)
         if not await self._store.put(kept):  # it was revoked or replaced meanwhile, which has priority
             await self._requests.revoke(terms, fresh)
             return await self._renew(terms, claim.key, secret.value)
@@ -163,11 +163,11 @@ class Exchanges:
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.create_task(self._exchange(terms, subject))
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task.add_done_callback(lambda done: self._on_exchange_end(key, done))
         # Shielded: several callers wait for one request, and the cancellation of one must not end it for the others.
         return subject, await asyncio.shield(task)
 
-    def _ended(self, key: tuple[PerUserTerms, str], task: asyncio.Task[Secret]) -> None:
+    def _on_exchange_end(self, key: tuple[PerUserTerms, str], task: asyncio.Task[Secret]) -> None:
         del self._running[key]
         # Failures are not cached: the next call requests again. Reading the exception here also marks it as retrieved.
         if task.cancelled() or task.exception() is not None:

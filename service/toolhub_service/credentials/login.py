@@ -24,10 +24,16 @@ from toolhub_service.credentials.secret import (
     Hidden,
     PerUserTerms,
     Secret,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
-from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unanswered, Unreachable, checked
+from toolhub_service.credentials.token_requests import (
+    GrantRefused,
+    TokenRequests,
+    Unanswered,
+    Unreachable,
+    check_named_url,
+)
 from toolhub_service.domain.credential import CredentialKey
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
@@ -75,12 +81,12 @@ class Logins:
         """Return the URL for a person's browser, and the sealed login. `key`: of the one who logs in, also where the
         login is the source's. Raises HubFailure."""
         if not may_lead_back(terms, redirect_uri):
-            raise refused("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
+            raise login_refusal("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
         try:
             server = await self._server(terms)
             client = await self._client(terms, server, redirect_uri)
         except (Unreachable, GrantRefused) as failed:
-            raise refused(f"The login at {terms.source} cannot begin. {failed}") from None
+            raise login_refusal(f"The login at {terms.source} cannot begin. {failed}") from None
         begun = Begun(
             state=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(64),
@@ -108,7 +114,7 @@ class Logins:
         }
         joint = "&" if urlsplit(server.authorization_url).query else "?"
         # Bound to the caller and the source: another caller who obtains it cannot complete it.
-        sealed = self._keys.seal(packed(begun), *_bound(terms, key))
+        sealed = self._keys.seal(pack(begun), *_seal_context(terms, key))
         login = f"{self._keys.current}:{key.source}:{base64.urlsafe_b64encode(sealed).decode()}"
         return f"{server.authorization_url}{joint}{urlencode(query)}", login
 
@@ -123,36 +129,36 @@ class Logins:
         """Return the tokens; `answer` has state and issuer as they came back. Raises HubFailure."""
         state, issuer = answer
         if begun.expires_at_unix_ms < now_unix_ms:
-            raise refused("The login has taken longer than ten minutes.")
+            raise login_refusal("The login has taken longer than ten minutes.")
         # In constant time, because the other side of the comparison comes from outside.
         if not hmac.compare_digest(begun.state.encode(), state.encode()):
-            raise refused("What came back belongs to another login: `state` differs.")
+            raise login_refusal("What came back belongs to another login: `state` differs.")
         # RFC 9207: without this an attacker's server could make the hub redeem another server's code at the attacker's.
         if (issuer or begun.names_issuer) and issuer != begun.issuer:
-            raise refused("What came back is of another authorization server: `iss` differs.")
+            raise login_refusal("What came back is of another authorization server: `iss` differs.")
         form = {"code": code, "redirect_uri": begun.redirect_uri, "code_verifier": begun.verifier}
         if begun.resource:
             form["resource"] = begun.resource
         try:
             return await self._requests.code(terms, begun.client, form, now_unix_ms)
         except Unanswered as lost:
-            raise refused(
+            raise login_refusal(
                 f"Nobody can tell whether the login at {terms.source} was completed. {lost} Its code may be used up: "
                 "begin another login."
             ) from None
         except (Unreachable, GrantRefused) as failed:
-            raise refused(f"The login at {terms.source} failed. {failed}") from None
+            raise login_refusal(f"The login at {terms.source} failed. {failed}") from None
 
-    def opened(self, terms: PerUserTerms, key: CredentialKey, login: str) -> Begun:
+    def open_login(self, terms: PerUserTerms, key: CredentialKey, login: str) -> Begun:
         """Return the opened login. Raises HubFailure for one that this caller has not begun, or not for this
         purpose."""
         key_id, _, rest = login.partition(":")
         try:
             # Non-ASCII characters are replaced, so that the login fails to open, instead of an error of its own.
             sealed = base64.urlsafe_b64decode(rest.partition(":")[2].encode("ascii", "replace"))
-            return unpacked(self._keys.open(key_id, sealed, *_bound(terms, key)), Begun)
+            return unpack(self._keys.open(key_id, sealed, *_seal_context(terms, key)), Begun)
         except (SealBroken, ValueError):
-            raise refused("This login was begun by another caller or at another hub.") from None
+            raise login_refusal("This login was begun by another caller or at another hub.") from None
 
     async def names_issuer(self, terms: PerUserTerms) -> bool:
         """Return whether somebody can log in: the operator names the authorization server, or the source's server does
@@ -208,7 +214,7 @@ class Logins:
         )
 
 
-def _bound(terms: PerUserTerms, key: CredentialKey) -> tuple[str, ...]:
+def _seal_context(terms: PerUserTerms, key: CredentialKey) -> tuple[str, ...]:
     """Return what a sealed login is bound to: a login of the source is no login of the operator who makes it."""
     return ("source login" if terms.is_source_login else "login", *key)
 
@@ -218,7 +224,7 @@ def _server_of(terms: PerUserTerms, document: Mapping[str, Any], named: NamedIss
 
     def url(name: str, *, needed: bool = False) -> str:
         if value := text_in(document, name):
-            checked(terms.oauth, terms.server_url, value)
+            check_named_url(terms.oauth, terms.server_url, value)
             return value
         if needed:
             raise Unreachable(f"The metadata of {issuer} has no `{name}`.")
@@ -256,5 +262,5 @@ def may_lead_back(terms: PerUserTerms, redirect_uri: str) -> bool:
     return is_loopback or redirect_uri in terms.oauth.redirect_uris
 
 
-def refused(message: str) -> HubFailure:
+def login_refusal(message: str) -> HubFailure:
     return HubFailure(Reason.LOGIN_REFUSED, message)

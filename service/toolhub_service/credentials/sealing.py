@@ -78,7 +78,7 @@ class SealingKeys:
 
         # 96 random bits: NIST SP 800-38D §8.3 allows 2^32 messages under one key, more than a hub will ever seal.
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + AESGCM(self._keys[self.current]).encrypt(nonce, plain, _associated(self.current, bound))
+        return nonce + AESGCM(self._keys[self.current]).encrypt(nonce, plain, _associated_data(self.current, bound))
 
     def open(self, key_id: str, sealed: bytes, *bound: str) -> bytes:
         """Return the opened bytes. Raises SealBroken."""
@@ -90,12 +90,12 @@ class SealingKeys:
             raise SealBroken(key_id)
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
-            return AESGCM(key).decrypt(nonce, rest, _associated(key_id, bound))
+            return AESGCM(key).decrypt(nonce, rest, _associated_data(key_id, bound))
         # Bytes too short for a nonce and a tag raise ValueError; for the caller both are the same.
         except (InvalidTag, ValueError):
             raise SealBroken from None
 
 
-def _associated(key_id: str, bound: tuple[str, ...]) -> bytes:
+def _associated_data(key_id: str, bound: tuple[str, ...]) -> bytes:
     # As JSON: different lists of texts have different bytes, whatever characters they contain.
     return orjson.dumps([_CONTEXT, key_id, *bound])

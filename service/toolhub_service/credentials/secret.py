@@ -58,11 +58,11 @@ class Secret(Hidden, frozen=True, gc=False):
         return 0 < self.renew_at_unix_ms <= now_unix_ms
 
 
-def packed(value: Struct) -> bytes:
+def pack(value: Struct) -> bytes:
     return msgspec.json.encode(value)
 
 
-def unpacked(data: bytes, kind: type[T]) -> T:
+def unpack(data: bytes, kind: type[T]) -> T:
     """Return the secret. Raises ValueError, which contains nothing of the data."""
     try:
         return msgspec.json.decode(data, type=kind)
@@ -142,7 +142,7 @@ class PerUserTerms:
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return f"{parts.scheme}://{parts.hostname}:{port}"
 
-    def given(self, stored: StoredCredential, secret: Secret) -> CallerCredential:
+    def credential_from(self, stored: StoredCredential, secret: Secret) -> CallerCredential:
         value = f"{self.prefix}{secret.value}"
         return CallerCredential(self.header, value, secret.value, stored.generation, stored.kind)
 
@@ -153,27 +153,27 @@ class Envelopes:
     def __init__(self, keys: SealingKeys) -> None:
         self.keys = keys
 
-    def sealed(self, stored: StoredCredential, secret: Secret) -> StoredCredential:
+    def seal(self, stored: StoredCredential, secret: Secret) -> StoredCredential:
         """Return the record with another secret, sealed under the current key."""
         return replace(
             stored,
             key_id=self.keys.current,
-            sealed=self.keys.seal(packed(secret), *_bound(stored)),
+            sealed=self.keys.seal(pack(secret), *_seal_context(stored)),
             expires_at_unix_ms=secret.expires_at_unix_ms,
             scopes=tuple(secret.scope.split()),
         )
 
-    def opened(self, terms: PerUserTerms, stored: StoredCredential) -> Secret:
+    def open(self, terms: PerUserTerms, stored: StoredCredential) -> Secret:
         """Return the opened secret. Raises ToolFailure."""
         try:
-            return unpacked(self.keys.open(stored.key_id, stored.sealed, *_bound(stored)), Secret)
+            return unpack(self.keys.open(stored.key_id, stored.sealed, *_seal_context(stored)), Secret)
         except SealBroken as broken:
             raise _unreadable(terms, broken.key_id) from None
         except ValueError:
             raise _unreadable(terms, "") from None
 
 
-def _bound(stored: StoredCredential) -> tuple[str, ...]:
+def _seal_context(stored: StoredCredential) -> tuple[str, ...]:
     """Return what its seal is bound to."""
     return (stored.tenant, stored.principal, stored.source, stored.kind.value, stored.generation)
 

@@ -69,16 +69,16 @@ class TokenRequests:
 
     async def code(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str], now_unix_ms: int) -> Secret:
         """Return the tokens of a login. Raises Unreachable, GrantRefused."""
-        answer = await self._granted(terms, client, {"grant_type": "authorization_code", **form})
+        answer = await self._request_grant(terms, client, {"grant_type": "authorization_code", **form})
         former = Secret("", client=client, resource=form.get("resource", ""), server=terms.origin)
-        return granted(answer, former, now_unix_ms)
+        return secret_from_answer(answer, former, now_unix_ms)
 
     async def refresh(self, terms: PerUserTerms, secret: Secret, now_unix_ms: int) -> Secret:
         """Return another access token, and another refresh token where the server rotates them. Raises the same."""
         form = {"grant_type": "refresh_token", "refresh_token": secret.refresh_token}
         if secret.resource:
             form["resource"] = secret.resource
-        return granted(await self._granted(terms, secret.client, form), secret, now_unix_ms)
+        return secret_from_answer(await self._request_grant(terms, secret.client, form), secret, now_unix_ms)
 
     async def exchange(self, terms: PerUserTerms, subject: SubjectToken, now_unix_ms: int) -> Secret:
         """Return a token of the caller's for the source, in exchange for the one that it presented (RFC 8693 §2.1).
@@ -93,7 +93,7 @@ class TokenRequests:
             **({"scope": " ".join(own.scopes)} if own.scopes else {}),
         }
         client = ClientAt(token_url=own.token_url, client_id=own.client_id)
-        fresh = granted(await self._granted(terms, client, form), Secret(""), now_unix_ms)
+        fresh = secret_from_answer(await self._request_grant(terms, client, form), Secret(""), now_unix_ms)
         # If a server returned the caller's own token, it would be sent to the source, which must never see it.
         if fresh.value == subject.text:
             raise GrantRefused("invalid_response", "the caller's own token came back")
@@ -107,13 +107,15 @@ class TokenRequests:
         hint = "refresh_token" if secret.refresh_token else "access_token"
         try:
             form = {"token": token, "token_type_hint": hint}
-            answer = await self.ask(terms.oauth, _of(terms), client.revocation_url, *_authorized(terms, client, form))
+            answer = await self.ask(
+                terms.oauth, _of(terms), client.revocation_url, *_authenticate_client(terms, client, form)
+            )
         except Unreachable:
             return False
         return answer.status == 200
 
-    async def _granted(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> Mapping[str, Any]:
-        answer = await self.ask(terms.oauth, _of(terms), client.token_url, *_authorized(terms, client, form))
+    async def _request_grant(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> Mapping[str, Any]:
+        answer = await self.ask(terms.oauth, _of(terms), client.token_url, *_authenticate_client(terms, client, form))
         if answer.status == 200:
             return answer.document
         error = answer.document.get("error")
@@ -133,7 +135,7 @@ class TokenRequests:
         document: Mapping[str, Any] | None = None,
     ) -> Answer:
         """GET, or POST a form or JSON. Raises Unreachable, also for an origin that nobody has named."""
-        parsed = checked(settings, server_url, url)
+        parsed = check_named_url(settings, server_url, url)
         headers: list[tuple[str, str]] = []
         body = b""
         if form is not None:
@@ -183,7 +185,7 @@ class TokenRequests:
         self._clients.clear()
 
 
-def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
+def check_named_url(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
     """Return the URL if the operator has named its origin: tokens and codes go nowhere else. Raises Unreachable."""
     try:
         parsed = parse_url(url)
@@ -205,7 +207,7 @@ def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
     return parsed
 
 
-def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secret:
+def secret_from_answer(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secret:
     """Return the secret with the response of a token endpoint. Raises GrantRefused unless it is a bearer token."""
     token, kind = access_token_in(answer), answer.get("token_type", "bearer")
     if not token or not isinstance(kind, str) or kind.lower() not in ("bearer", "n_a"):
@@ -214,19 +216,19 @@ def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secr
     # A fraction of short lifetimes: with a fixed half minute a token of 20 seconds would be due at once.
     leeway_s = min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
     return Secret(
-        token,
+        value=token,
         # RFC 6749 §6: a server that does not rotate omits it, and the previous one stays valid.
-        text_in(answer, "refresh_token", TOKEN_MAX_CHARS) or former.refresh_token,
-        now_unix_ms + int(life_s * 1_000) if life_s else 0,
-        now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
-        former.client,
-        former.resource,
-        scope_of(answer.get("scope")) or former.scope,
-        former.server,
+        refresh_token=text_in(answer, "refresh_token", TOKEN_MAX_CHARS) or former.refresh_token,
+        expires_at_unix_ms=now_unix_ms + int(life_s * 1_000) if life_s else 0,
+        renew_at_unix_ms=now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
+        client=former.client,
+        resource=former.resource,
+        scope=scope_of(answer.get("scope")) or former.scope,
+        server=former.server,
     )
 
 
-def _authorized(terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def _authenticate_client(terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return the form and the header that authenticate the client (RFC 6749 §2.3.1)."""
     own = terms.oauth
     # The configured secret belongs to the configured client only, not to one registered for a login.

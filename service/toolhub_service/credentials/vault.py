@@ -120,9 +120,9 @@ class Vault:
         """Return the source's own login; None where nobody has logged in. Raises ToolFailure, LOGIN_NEEDED too."""
         return await self._credential(self._logins[source], login_key(source))
 
-    async def renewed_of_source(self, source: str, used: str) -> CallerCredential | None:
-        """As `renewed`, for the source's own login."""
-        return await self._renewed_after(self._logins.get(source), login_key(source), used)
+    async def renew_of_source(self, source: str, used: str) -> CallerCredential | None:
+        """As `renew`, for the source's own login."""
+        return await self._renew_after(self._logins.get(source), login_key(source), used)
 
     async def of_key(self, key: CredentialKey) -> CallerCredential | None:
         """Return a caller's stored credential, for reading what its source offers. Raises ToolFailure."""
@@ -131,9 +131,9 @@ class Vault:
             return None
         return await self._credential(terms, key)
 
-    async def renewed_of_key(self, key: CredentialKey, used: str) -> CallerCredential | None:
-        """As `renewed`."""
-        return await self._renewed_after(self._sources.get(key.source), key, used)
+    async def renew_of_key(self, key: CredentialKey, used: str) -> CallerCredential | None:
+        """As `renew`."""
+        return await self._renew_after(self._sources.get(key.source), key, used)
 
     async def givers(self, source: str) -> list[StoredCredential]:
         """Return the usable credentials of callers with which the list of the source may be read for all, the oldest
@@ -173,7 +173,7 @@ class Vault:
         if terms is None:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", source=source)
         if terms.kind is CredentialKind.EXCHANGED:
-            return _exchanged(terms, *await self._open.exchanges.token(terms, principal))
+            return _credential_of_exchange(terms, *await self._open.exchanges.token(terms, principal))
         return await self._credential(terms, key_for(principal, source))
 
     async def _credential(self, terms: PerUserTerms, key: CredentialKey) -> CallerCredential | None:
@@ -184,17 +184,17 @@ class Vault:
             return None
         if stored.state is not CredentialState.ACTIVE:
             raise missing(terms, stored.state)
-        secret = self._open.envelopes.opened(terms, stored)
+        secret = self._open.envelopes.open(terms, stored)
         if secret.server == terms.origin and secret.is_due(self._clock.unix_ms()):
-            stored, secret = await self._renewed(terms, stored, secret)
-        return _given(terms, stored, secret)
+            stored, secret = await self._renew_due(terms, stored, secret)
+        return _credential_from(terms, stored, secret)
 
-    async def renewed(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
+    async def renew(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
         """Return a credential other than that secret, which the server has just refused with 401; None when there is
         none and the refusal is final. Raises ToolFailure."""
-        return await self._renewed_after(self._sources.get(source), key_for(principal, source), used, principal)
+        return await self._renew_after(self._sources.get(source), key_for(principal, source), used, principal)
 
-    async def _renewed_after(
+    async def _renew_after(
         self, terms: PerUserTerms | None, key: CredentialKey, used: str, principal: Principal | None = None
     ) -> CallerCredential | None:
         if terms is None or terms.kind is CredentialKind.HEADER:
@@ -207,13 +207,13 @@ class Vault:
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
         if principal is not None and terms.kind is CredentialKind.EXCHANGED:
-            return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used))
-        return _given(terms, *await self._open.renewals.renewed(terms, key, used))
+            return _credential_of_exchange(terms, *await self._open.exchanges.token(terms, principal, used))
+        return _credential_from(terms, *await self._open.renewals.renew(terms, key, used))
 
-    async def _renewed(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
+    async def _renew_due(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
         """Renew the token; a still valid one is used where its server cannot be asked for another."""
         try:
-            return await self._open.renewals.renewed(terms, stored.key, secret.value)
+            return await self._open.renewals.renew(terms, stored.key, secret.value)
         except ToolFailure as failure:
             is_away = failure.error.kind is ErrorKind.TOOL_UNAVAILABLE
             if is_away and secret.expires_at_unix_ms > self._clock.unix_ms():
@@ -234,7 +234,7 @@ class Vault:
         """Redeem the code and store its tokens. Raises HubFailure, ToolFailure."""
         source = login.partition(":")[2].partition(":")[0]
         terms = self._login_terms(principal, source, for_source=for_source)
-        begun = self._open.logins.opened(terms, key_for(principal, source), login)
+        begun = self._open.logins.open_login(terms, key_for(principal, source), login)
         secret = await self._open.logins.complete(terms, begun, code, (state, issuer), self._clock.unix_ms())
         key = login_key(source) if for_source else key_for(principal, source)
         # A new login may be renewed at once, whatever was refused before it.
@@ -270,13 +270,13 @@ class Vault:
         """Remove a credential, and return whether its authorization server has revoked it, too. Raises HubFailure when
         there is none."""
         # Removed here first: whatever the authorization server answers, the hub never uses it again.
-        stored = await self._removed(key)
+        stored = await self._remove_record(key)
         terms = self._sources.get(key.source) if key.principal else self._logins.get(key.source)
         self._tell(key.source)
         if terms is None or stored.kind is CredentialKind.HEADER:
             return False
         try:
-            secret = self._open.envelopes.opened(terms, stored)
+            secret = self._open.envelopes.open(terms, stored)
         except ToolFailure:
             return False  # nobody can open it any more, and nobody will use it
         return await self._open.requests.revoke(terms, secret)
@@ -286,7 +286,7 @@ class Vault:
             await self._opened.renewals.close()
             await self._opened.requests.close()
 
-    async def kept(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
+    async def read_record(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
         """Return the record. Raises HubFailure when there is none, or none that the viewer may know of."""
         stored = await self._store.get(key)
         if stored is None or stored.is_removed or (viewer is not None and not _may_know(viewer, key)):
@@ -333,18 +333,18 @@ class Vault:
         """Store the record, replacing any other."""
         for _ in range(_TRIES):
             former = await self._store.get(key)
-            stored = self._open.envelopes.sealed(self._new(key, kind, former), secret)
+            stored = self._open.envelopes.seal(self._new(key, kind, former), secret)
             if await self._store.put(stored):
                 self._tell(key.source)
                 return stored
             # Lets the process's other writer continue before the record is read again.
             await asyncio.sleep(0)
-        raise _contended()
+        raise _contention_failure()
 
-    async def _removed(self, key: CredentialKey) -> StoredCredential:
+    async def _remove_record(self, key: CredentialKey) -> StoredCredential:
         """Return the removed credential. Raises HubFailure when there is none."""
         for _ in range(_TRIES):
-            stored = await self.kept(key)
+            stored = await self.read_record(key)
             # A hub of the previous version, which does not know removed records, treats it as one that is not renewed.
             left = structs.replace(
                 stored,
@@ -360,7 +360,7 @@ class Vault:
             if await self._store.put(left):
                 return stored
             await asyncio.sleep(0)
-        raise _contended()
+        raise _contention_failure()
 
     def _new(self, key: CredentialKey, kind: CredentialKind, former: StoredCredential | None) -> StoredCredential:
         now_unix_ms = self._clock.unix_ms()
@@ -389,23 +389,23 @@ class Vault:
         return self._opened
 
 
-def _exchanged(terms: PerUserTerms, subject: SubjectToken, secret: Secret) -> CallerCredential:
+def _credential_of_exchange(terms: PerUserTerms, subject: SubjectToken, secret: Secret) -> CallerCredential:
     """Return the credential; each exchanged token has a generation of its own: another one acting for the user gets
     another session."""
     value = f"{terms.prefix}{secret.value}"
     return CallerCredential(terms.header, value, secret.value, subject.digest[:32], CredentialKind.EXCHANGED)
 
 
-def _given(terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> CallerCredential:
+def _credential_from(terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> CallerCredential:
     """Return the credential. Raises ToolFailure for one given to another server, also for one that has replaced the
     first meanwhile."""
     # An operator may have changed the source's address: the new server must not get the old one's secret.
     if secret.server != terms.origin:
         raise of_another_server(terms)
-    return terms.given(stored, secret)
+    return terms.credential_from(stored, secret)
 
 
-def _contended() -> ToolFailure:
+def _contention_failure() -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, "The credential is being changed by somebody else. Try again.")
 
 

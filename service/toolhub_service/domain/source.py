@@ -369,7 +369,7 @@ class SourceService(Protocol):
         self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
     ) -> tuple[Sequence[Pin], int]: ...
 
-    async def approved(self, pin: Pin) -> Pin | None:
+    async def approved_version(self, pin: Pin) -> Pin | None:
         """Return the approved pin to compare with, for the diff; None when there is none."""
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.faces.countbot import countbot
 from toolhub_service.faces.local_tools import LOCAL_TOOLS
-from toolhub_service.faces.permissions import Imported, ImportRefused, cel_text, escaped, rule_id
+from toolhub_service.faces.permissions import Imported, ImportRefused, cel_text, escape_pattern, rule_id
 from toolhub_service.policy.patterns import Pattern
 
 STRATEGIES: Final = ("allow", "deny", "require_approval")
@@ -64,7 +64,7 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
         lists = _lists(agent, listed, imported.warnings)
         rules += _rules(agent, lists)
         usable = lists.allow | lists.require_approval
-        if capabilities := sorted({each for spec in _named(usable, known) for each in spec.capabilities}):
+        if capabilities := sorted({each for spec in _match_tools(usable, known) for each in spec.capabilities}):
             grants.append({"principals": [agent], "capabilities": capabilities})
         # OpenClaw's default is to allow; a translation that granted everything would allow more than a list does.
         if not lists.allow:
@@ -73,10 +73,10 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
             )
         if lists.require_approval:
             imported.warnings.append(f"{agent}: approvals need a principal with the role approver (`roles`)")
-        egress = [spec.name for spec in _named(usable, known) if "network" in spec.capabilities]
+        egress = [spec.name for spec in _match_tools(usable, known) if "network" in spec.capabilities]
         if egress:
             imported.warnings.append(f"{agent}: no host is open: add entries to `egress` for {', '.join(egress[:5])}")
-        if any(spec.name == "core/exec.run" for spec in _named(usable, known)):
+        if any(spec.name == "core/exec.run" for spec in _match_tools(usable, known)):
             imported.warnings.append(f"{agent}: no command may run: add entries to `commands`")
     imported.document["grants"] = grants
     imported.document["rules"] = rules
@@ -122,7 +122,7 @@ def _tools(name: str) -> Sequence[str]:
     return () if row is None else tuple(each.tool for each in row.rows().values())
 
 
-def _named(names: Iterable[str], specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+def _match_tools(names: Iterable[str], specs: Iterable[ToolSpec]) -> list[ToolSpec]:
     patterns = [Pattern(name) for name in names]
     return [spec for spec in specs if any(pattern.matches(spec.name) for pattern in patterns)]
 
@@ -145,7 +145,7 @@ def _rules(agent: str, lists: _Lists) -> Iterator[dict[str, Any]]:
 
 def _is_one_of(names: Iterable[str]) -> str:
     exact = [name for name in names if "*" not in name]
-    globs = [".*".join(map(escaped, name.split("*"))) for name in names if "*" in name]
+    globs = [".*".join(map(escape_pattern, name.split("*"))) for name in names if "*" in name]
     each = [f"tool.name in {cel_text(exact)}"] if exact else []
     if globs:
         each.append(f"tool.name.matches({cel_text('^(' + '|'.join(globs) + ')$')})")

@@ -308,7 +308,7 @@ def _is_command(commands: Sequence[tuple[str, ...]]) -> str:
     """Return a condition. A line must begin with these exact words, unquoted; an argv with these items."""
     if not commands:
         return "false"
-    lines = "|".join("[ \t]+".join(map(escaped, words)) for words in commands)
+    lines = "|".join("[ \t]+".join(map(escape_pattern, words)) for words in commands)
     items = " || ".join(
         f"args.argv.size() >= {len(words)} && "
         + " && ".join(f"args.argv[{place}] == {cel_text(word)}" for place, word in enumerate(words))
@@ -324,9 +324,9 @@ def _is_host(hosts: Sequence[tuple[str, int | None]]) -> str:
         return "false"
     each = []
     for name, port in hosts:
-        pattern = r"[^/?#@]+" if name == "*" else escaped(name)
+        pattern = r"[^/?#@]+" if name == "*" else escape_pattern(name)
         if name.startswith("*."):
-            pattern = r"([a-z0-9_-]+\.)+" + escaped(name[2:])
+            pattern = r"([a-z0-9_-]+\.)+" + escape_pattern(name[2:])
         # Without a port the file meant the scheme's default, and a URL may spell that out.
         each.append(pattern + (f":{port}" if port else "(:80|:443)?"))
     # Up to the end of the authority: `https://good.example.evil.example` must not match `good.example`.
@@ -334,7 +334,7 @@ def _is_host(hosts: Sequence[tuple[str, int | None]]) -> str:
     return f"args.url.matches({cel_text(pattern)})"
 
 
-def escaped(text: str) -> str:
+def escape_pattern(text: str) -> str:
     return _META.sub(lambda found: "\\" + found[0], text)
 
 

@@ -80,7 +80,7 @@ class FaceTool(msgspec.Struct, frozen=True):
         """Return this row, or those that its chooser selects from, by value."""
         return self.others or {"": self}
 
-    def chosen(self, args: JsonObject) -> FaceTool | None:
+    def choose(self, args: JsonObject) -> FaceTool | None:
         """Return the row for these arguments; None: the chooser has no such value."""
         value = args.get(self.chooser) if self.chooser else None
         if value is None:
@@ -92,7 +92,7 @@ class FaceTool(msgspec.Struct, frozen=True):
         known = list(dict.fromkeys(name for row in rows.values() for name in row.arguments))
         properties: dict[str, JsonValue] = {}
         # A model fills one schema for all rows: arguments that only some of them need cannot be required.
-        required = [name for name in known if all(name in row.required() for row in rows.values())]
+        required = [name for name in known if all(name in row.required_arguments() for row in rows.values())]
         if self.chooser:
             first = next(iter(self.others))
             properties[self.chooser] = {
@@ -116,15 +116,15 @@ class FaceTool(msgspec.Struct, frozen=True):
         said = [f"With {self.chooser} {value}: {schema['description']}" for value, schema in shown.items()]
         return {**first, "description": " ".join(said)} if len(rows) > 1 else first
 
-    def renamed(self, args: JsonObject) -> dict[str, JsonValue]:
+    def rename_arguments(self, args: JsonObject) -> dict[str, JsonValue]:
         """Return the arguments of the hub's tool under the face's names, as far as it has them; for logs."""
         names = {each.to: name for row in self.rows().values() for name, each in row.arguments.items()}
         return {names[name]: value for name, value in args.items() if name in names}
 
-    def required(self) -> list[str]:
+    def required_arguments(self) -> list[str]:
         return [name for name, argument in self.arguments.items() if argument.required]
 
-    def shown(self, can_run: Callable[[str], ToolSpec | None]) -> ToolSpec | None:
+    def tool_for_model(self, can_run: Callable[[str], ToolSpec | None]) -> ToolSpec | None:
         """Return what a model is shown of the row; None when the hub's tool cannot run.
 
         `can_run`: the tool that can.
@@ -164,9 +164,9 @@ class Face(msgspec.Struct, frozen=True):
         if call.args_error is not None:
             return call
         if call.unread is None:
-            return _translated(row, call, call.args)
+            return _translate_call(row, call, call.args)
         args, error = call.unread()
-        asked = call._replace(args_error=error) if error is not None else _translated(row, call, args)
+        asked = call._replace(args_error=error) if error is not None else _translate_call(row, call, args)
         # Step 2 goes on with them beside other calls, as with all that is large.
         return asked._replace(args={}, args_error=None, unread=lambda: (asked.args, asked.args_error))
 
@@ -179,7 +179,7 @@ class Face(msgspec.Struct, frozen=True):
         if row is not None:
             row = next((each for each in row.rows().values() if each.tool == answer.tool), row)
         if answer.error is not None:
-            error = self._unknown(asked, answer.error) if row is None else self._worded(row, answer.error)
+            error = self._unknown(asked, answer.error) if row is None else self._reword_error(row, answer.error)
             return answer._replace(error=error, value=self.fail(error))
         if row is None:
             return answer
@@ -191,9 +191,9 @@ class Face(msgspec.Struct, frozen=True):
         except (KeyError, TypeError):  # cut beyond its structure, or of a tool that is not the hub's own
             return answer._replace(value=self.succeed(value))
 
-    def _worded(self, row: FaceTool, error: ToolError) -> ToolError:
+    def _reword_error(self, row: FaceTool, error: ToolError) -> ToolError:
         names = {each.tool: name for name, known in self.tools.items() for each in known.rows().values()}
-        return _lacking(row, _worded_by(row, error, names))
+        return _lacking(row, _reword_by(row, error, names))
 
     def _unknown(self, asked: str, error: ToolError) -> ToolError:
         if error.kind is not ErrorKind.TOOL_NOT_FOUND:
@@ -245,7 +245,7 @@ class Faces:
         raise HubFailure(Reason.FACE_NOT_FOUND, message)
 
 
-def _translated(row: FaceTool, call: Call, args: JsonObject) -> Call:
+def _translate_call(row: FaceTool, call: Call, args: JsonObject) -> Call:
     translated, error, user_id = translate(row, args)
     context = call.context
     if error is None and user_id:
@@ -254,7 +254,7 @@ def _translated(row: FaceTool, call: Call, args: JsonObject) -> Call:
                 ErrorKind.INVALID_INPUT, "Two persons are named: leave user_id out of the context or make them equal."
             )
         context = context._replace(user_id=user_id)
-    tool = (row.chosen(args) or row).tool
+    tool = (row.choose(args) or row).tool
     return call._replace(tool=tool, args=translated, args_error=error, context=context)
 
 
@@ -263,7 +263,7 @@ def translate(row: FaceTool, args: JsonObject) -> tuple[JsonObject, ToolError | 
     if row.passes:
         return args, None, ""
     if row.chooser:
-        chosen = row.chosen(args)
+        chosen = row.choose(args)
         if chosen is None:
             message = f"{row.chooser} must be one of {', '.join(row.others)}."
             return {}, _invalid(f"/{row.chooser}", "enum", message), ""
@@ -333,12 +333,12 @@ def in_own_words(text: str, names: Mapping[str, str]) -> str:
     return _HUB_TOOL.sub(lambda found: names.get(found[0], "another tool"), text)
 
 
-def _worded_by(row: FaceTool, error: ToolError, tools: Mapping[str, str]) -> ToolError:
+def _reword_by(row: FaceTool, error: ToolError, tools: Mapping[str, str]) -> ToolError:
     names = {argument.to: name for name, argument in row.arguments.items() if argument.to not in (name, USER)}
     units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
     had = {argument.to for argument in row.arguments.values()}
 
-    def advised(found: re.Match[str]) -> str:
+    def advise(found: re.Match[str]) -> str:
         """Advice to set an argument, without it where the face does not have the argument."""
         if row.passes or found["name"] in had:
             return found[0]
@@ -346,10 +346,10 @@ def _worded_by(row: FaceTool, error: ToolError, tools: Mapping[str, str]) -> Too
 
     def in_words(text: str) -> str:
         text = in_own_words(text, {**tools, row.tool: row.name})
-        text = _SETTING.sub(advised, text)
+        text = _SETTING.sub(advise, text)
         return _NAME.sub(lambda found: names.get(found[1], found[1]) if _is_name(text, found) else found[0], text)
 
-    def moved(violation: Violation) -> Violation:
+    def move(violation: Violation) -> Violation:
         first, _, rest = violation.path.removeprefix("/").partition("/")
         path = f"/{names[first]}" + (f"/{rest}" if rest else "") if first in names else violation.path
         scale = units.get(first, 1)
@@ -359,7 +359,7 @@ def _worded_by(row: FaceTool, error: ToolError, tools: Mapping[str, str]) -> Too
         )
 
     return msgspec.structs.replace(
-        error, message=in_words(error.message), violations=tuple(map(moved, error.violations))
+        error, message=in_words(error.message), violations=tuple(map(move, error.violations))
     )
 
 

@@ -116,7 +116,7 @@ class KnownKeys:
         if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(key.encode()).hexdigest()):
             raise KeyRefused("unknown", _UNKNOWN if key.startswith(KEY_PREFIX) else _OPAQUE)
         if stored.expires_s is not None and stored.has_expired(self.now_s()):
-            raise _expired(key_id, stored)
+            raise _expiry_refusal(key_id, stored)
         self._used.add(key_id)
         return stored
 
@@ -139,7 +139,7 @@ class KnownKeys:
         return kept[2]
 
 
-def _expired(key_id: str, stored: StoredKey) -> KeyRefused:
+def _expiry_refusal(key_id: str, stored: StoredKey) -> KeyRefused:
     assert stored.expires_s is not None
     when = moment(stored.expires_s)
     if stored.replaced_by:

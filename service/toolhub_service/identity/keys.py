@@ -65,15 +65,15 @@ class Fetcher:
     """GETs an issuer's documents."""
 
     def __init__(self, terms: IssuerTerms) -> None:
-        self._origin = _parsed("issuer", terms.issuer).origin
-        self._own = {self._origin, _parsed("jwks_url", terms.jwks_url).origin} if terms.jwks_url else {self._origin}
+        self._origin = _parse_url("issuer", terms.issuer).origin
+        self._own = {self._origin, _parse_url("jwks_url", terms.jwks_url).origin} if terms.jwks_url else {self._origin}
         self._ca_file = terms.ca_file
         self._client: EgressClient | None = None
         self._resolver: SystemResolver | None = None
 
     async def get(self, url: str) -> Document:
         """Return a document. Raises FetchFailed."""
-        parsed = _parsed("jwks_uri", url)
+        parsed = _parse_url("jwks_uri", url)
         rule = EgressRule(
             hosts=(parsed.host,),
             schemes=frozenset({parsed.scheme}),
@@ -85,7 +85,7 @@ class Fetcher:
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
         request = HttpRequest(url, accept="application/json, application/jwk-set+json")
         try:
-            async with self._opened().open(request, (rule,), deadline_s=deadline_s) as response:
+            async with self._open_client().open(request, (rule,), deadline_s=deadline_s) as response:
                 body = await response.body(_DOCUMENT_MAX_BYTES).whole()
                 return Document(response.status, body, response.header(b"date"))
         except ToolFailure as failure:
@@ -93,7 +93,7 @@ class Fetcher:
         except (OSError, ValueError) as unusable:
             raise FetchFailed(f"ca_file {self._ca_file}: {unusable}") from unusable
 
-    def _opened(self) -> EgressClient:
+    def _open_client(self) -> EgressClient:
         if self._client is None:
             tls = None
             if self._ca_file:
@@ -119,7 +119,7 @@ class Fetch(Protocol):
     async def close(self) -> None: ...
 
 
-def _parsed(name: str, url: str) -> ParsedUrl:
+def _parse_url(name: str, url: str) -> ParsedUrl:
     try:
         return parse_url(url)
     except ToolFailure as failure:
@@ -129,7 +129,7 @@ def _parsed(name: str, url: str) -> ParsedUrl:
 def check_url(name: str, url: str) -> None:
     """Raises FetchFailed unless it is an https URL, or http within this machine: whoever can change keys in transit can
     make any token."""
-    parsed = _parsed(name, url)
+    parsed = _parse_url(name, url)
     if parsed.scheme != "https" and parsed.host not in ("localhost", "127.0.0.1", "::1", "[::1]"):
         raise FetchFailed(f"{name}: {url} must begin with https://")
 
@@ -294,9 +294,9 @@ class IssuerKeys:
         if self._task is not None or self._clock.monotonic_s() < self._retry_s:
             return
         self._task = asyncio.create_task(self._fetch_keys(), name=f"keys of {self.terms.name}")
-        self._task.add_done_callback(self._fetched)
+        self._task.add_done_callback(self._on_fetch_end)
 
-    def _fetched(self, task: asyncio.Task[None]) -> None:
+    def _on_fetch_end(self, task: asyncio.Task[None]) -> None:
         self._task = None
         failed = None if task.cancelled() else task.exception()
         if failed is not None:
@@ -329,7 +329,7 @@ class IssuerKeys:
         document = await self._fetch.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         # Only if it does not exist: any other failure of discovery must not lead to a second document.
         if document.status == 404:
-            parsed = _parsed("issuer", issuer)
+            parsed = _parse_url("issuer", issuer)
             path = "" if parsed.target == "/" else parsed.target.rstrip("/")
             document = await self._fetch.get(
                 f"{parsed.scheme}://{parsed.authority}/.well-known/oauth-authorization-server{path}"

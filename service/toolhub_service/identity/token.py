@@ -131,10 +131,10 @@ def parse(token: str) -> Unverified:
     header, claims = _json("header", parts[0]), _json("payload", parts[1])
     if not parts[2]:
         raise TokenRefused("unsigned", "The token has no signature.")
-    return Unverified(header, claims, f"{parts[0]}.{parts[1]}".encode(), _decoded("signature", parts[2]))
+    return Unverified(header, claims, f"{parts[0]}.{parts[1]}".encode(), _decode_segment("signature", parts[2]))
 
 
-def _decoded(name: str, segment: str) -> bytes:
+def _decode_segment(name: str, segment: str) -> bytes:
     """Return base64url without padding, decoded; only the canonical form of each text is accepted (RFC 7515 §2)."""
     if _SEGMENT.fullmatch(segment) is not None:
         try:
@@ -151,7 +151,7 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def _json(name: str, segment: str) -> Mapping[str, Any]:
-    data = _decoded(name, segment)
+    data = _decode_segment(name, segment)
     try:
         value = strict_json.loads(data)
     except ToolFailure:
@@ -248,8 +248,8 @@ def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float)
         groups=groups,
         tenant=tenant,
         audiences=audiences_of(claims),
-        roles=_given(terms.roles, held),
-        permissions=_given(terms.capabilities, held),
+        roles=_narrow_by(terms.roles, held),
+        permissions=_narrow_by(terms.capabilities, held),
         expires_s=expires_s,
     )
 
@@ -267,7 +267,7 @@ def principal_of(identity: Identity) -> Principal:
     )
 
 
-def _given(by_name: Mapping[str, frozenset[Any]], held: set[str]) -> frozenset[Any] | None:
+def _narrow_by(by_name: Mapping[str, frozenset[Any]], held: set[str]) -> frozenset[Any] | None:
     if not by_name:
         return None
     # No match gives the empty set, not None: a map that names none of the token's scopes or groups narrows to nothing.

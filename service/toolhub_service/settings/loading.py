@@ -121,7 +121,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings
     except msgspec.ValidationError as broken:
         # The variable is checked first, because it has overridden the file.
         where = _variable_of(broken, given) or file or "environment"
-        raise SettingsInvalid(f"{where}: {_explained(broken)}") from broken
+        raise SettingsInvalid(f"{where}: {_explain_error(broken)}") from broken
 
 
 @cache
@@ -180,10 +180,10 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any
         if name not in known:
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
             raise SettingsInvalid(f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
-        yield known[name].path, _parsed(environment[name], known[name])
+        yield known[name].path, _parse_variable(environment[name], known[name])
 
 
-def _parsed(text: str, setting: Setting) -> Any:
+def _parse_variable(text: str, setting: Setting) -> Any:
     """A list may be JSON or comma-separated; everything else is converted by its type."""
     if not isinstance(setting.default, tuple):
         return text
@@ -220,7 +220,7 @@ def _put_workload_api(data: dict[str, Any], endpoint: str) -> None:
         auth["spiffe"] = {**mesh, "workload_api": endpoint}
 
 
-def _explained(broken: msgspec.ValidationError) -> str:
+def _explain_error(broken: msgspec.ValidationError) -> str:
     """Return msgspec's error with its path; an unknown field gets the nearest known one."""
     text = str(broken)
     if "Invalid enum value" in text:

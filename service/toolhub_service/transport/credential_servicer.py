@@ -89,7 +89,7 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
         if request.of_source:
             _check_operator("end the login of a source")
             key = login_key(request.source)
-        await self.vault.kept(key, principal)
+        await self.vault.read_record(key, principal)
         await _note(
             self.audit,
             self.clock,

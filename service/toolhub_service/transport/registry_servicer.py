@@ -154,7 +154,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             by=current_principal().id,
             comment=without_controls(request.comment),
         )
-        message = from_whole_pin(pin, await self.sources.approved(pin))
+        message = from_whole_pin(pin, await self.sources.approved_version(pin))
         spec = self.catalog.get(pin.tool)
         if spec is not None:
             message.tool_spec.CopyFrom(from_spec(spec, full=True))
@@ -210,7 +210,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         shown: list[pin_pb2.Pin] = []
         size = 0
         for pin in pins:
-            message = from_whole_pin(pin, await self.sources.approved(pin))
+            message = from_whole_pin(pin, await self.sources.approved_version(pin))
             size += message.ByteSize()
             if shown and size > PAGE_MAX_BYTES:
                 break

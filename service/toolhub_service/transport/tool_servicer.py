@@ -249,7 +249,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             is_offered = spec is not None and spec.state is ToolState.ACTIVE and policy.could_allow(principal, spec)
             return spec if is_offered else None
 
-        shown = {row.name: spec for row in face.tools.values() if (spec := row.shown(can_run)) is not None}
+        shown = {row.name: spec for row in face.tools.values() if (spec := row.tool_for_model(can_run)) is not None}
         dialect = DIALECTS[request.format]
         definitions = [exporter.definition(dialect, name, briefly_described(spec)) for name, spec in shown.items()]
         return pb.ExportToolsResponse(

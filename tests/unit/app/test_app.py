@@ -147,13 +147,13 @@ class TestPolicyFile:
         policy = LivePolicy()
         file = PolicyFile(tmp_path / "policy.yaml", policy, required=False)
         file.load()
-        assert not file.changed()
+        assert not file.has_changed()
         (tmp_path / "policy.yaml").write_text(DENY)
-        assert file.changed()
+        assert file.has_changed()
         change = file.load()
         assert (change.applied, change.revision) == (True, policy.revision)
         assert change.revision != change.previous_revision
-        assert not file.changed()
+        assert not file.has_changed()
 
     def test_a_vanished_file_keeps_the_policy_in_force(self, tmp_path: Path) -> None:
         policy = LivePolicy()
@@ -162,7 +162,7 @@ class TestPolicyFile:
         file = PolicyFile(path, policy, required=False)
         kept = file.load().revision
         path.unlink()
-        assert file.changed()
+        assert file.has_changed()
         assert (file.load().applied, policy.revision) == (False, kept)
 
     def test_file_that_was_cut_off_while_it_was_written_does_not_become_the_starter(self, tmp_path: Path) -> None:

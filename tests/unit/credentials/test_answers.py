@@ -13,7 +13,7 @@ from toolhub_service.credentials import answers
 from toolhub_service.credentials.answers import SCOPE_MAX_CHARS, TOKEN_MAX_CHARS, lifetime_s, scope_of, text_in
 from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import ClientAt, Envelopes, OAuthSettings, PerUserTerms, Secret
-from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, granted
+from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, secret_from_answer
 from toolhub_service.credentials.vault import Vault, key_for
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
@@ -50,20 +50,20 @@ TEN_YEARS_S = 10 * 365 * 86_400.0
 )
 def test_a_lifetime_is_a_bounded_number_of_seconds(value: object, expected_s: float) -> None:
     assert lifetime_s(value) == expected_s
-    secret = granted({"access_token": "t", "token_type": "Bearer", "expires_in": value}, FORMER, 1_000)
+    secret = secret_from_answer({"access_token": "t", "token_type": "Bearer", "expires_in": value}, FORMER, 1_000)
     assert secret.expires_at_unix_ms == (1_000 + int(expected_s * 1_000) if expected_s else 0)
 
 
 @pytest.mark.parametrize("scope", ["x" * 200_000, ["x"], {"a": 1}, 7, None, "a\nb", "ü"])
 def test_a_scope_that_is_too_long_or_no_scope_does_not_replace_the_former(scope: object) -> None:
-    secret = granted({"access_token": "t", "scope": scope}, FORMER, 0)
+    secret = secret_from_answer({"access_token": "t", "scope": scope}, FORMER, 0)
     assert secret.scope in ("read", "x")
     assert len(secret.scope) <= SCOPE_MAX_CHARS
 
 
 @pytest.mark.parametrize("refresh", ["r" * (TOKEN_MAX_CHARS + 1), 7, ["r"], "", None, "a\0b"])
 def test_a_refresh_token_that_cannot_be_kept_does_not_replace_the_former(refresh: object) -> None:
-    assert granted({"access_token": "t", "refresh_token": refresh}, FORMER, 0).refresh_token == "refresh-0"
+    assert secret_from_answer({"access_token": "t", "refresh_token": refresh}, FORMER, 0).refresh_token == "refresh-0"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_refresh_token_that_cannot_be_kept_does_not_replace_the_former(refresh
 )
 def test_an_answer_without_a_bearer_token_that_a_header_can_hold_gives_none(answer: dict[str, Any]) -> None:
     with pytest.raises(GrantRefused):
-        granted(answer, FORMER, 0)
+        secret_from_answer(answer, FORMER, 0)
 
 
 def test_members_of_metadata_and_registrations_are_short_printable_texts() -> None:
@@ -114,7 +114,7 @@ async def kept_at(token_url: str) -> tuple[Vault, Credentials]:
         changed_at_unix_ms=1,
     )
     secret = Secret("used", "refresh-0", client=client, server=terms.origin)
-    assert await store.put(Envelopes(keys).sealed(bare, secret))
+    assert await store.put(Envelopes(keys).seal(bare, secret))
     return vault, store
 
 
@@ -134,7 +134,7 @@ async def test_whatever_its_numbers_and_texts_a_renewed_token_is_kept_and_the_cr
     answer = f'{{"access_token": "fresh", "refresh_token": "refresh-1", {members}}}'.encode()
     async with serving(always(response(answer, content_type="application/json"))) as server:
         vault, store = await kept_at(server.url("/token"))
-        renewed = await vault.renewed(ALICE, "bank", "used")
+        renewed = await vault.renew(ALICE, "bank", "used")
         await vault.close()
     assert renewed is not None
     assert renewed.secret == "fresh"
@@ -153,7 +153,7 @@ async def test_a_renewal_in_which_the_hub_itself_fails_says_that_nothing_was_sen
     monkeypatch.setattr(TokenRequests, "refresh", fail)
     vault, store = await kept_at("https://id.example/token")
     with pytest.raises(ToolFailure) as failed:
-        await vault.renewed(ALICE, "bank", "used")
+        await vault.renew(ALICE, "bank", "used")
     assert failed.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
     assert "Nothing was sent" in failed.value.error.message
     stored = await store.get(key_for(ALICE, "bank"))

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from toolhub_service.credentials.sealing import KeyUnfit, SealBroken, SealingKeys, key_of
-from toolhub_service.credentials.secret import CallerCredential, ClientAt, Secret, packed, unpacked
+from toolhub_service.credentials.secret import CallerCredential, ClientAt, Secret, pack, unpack
 from toolhub_service.domain.credential import CredentialKind
 
 NEW, OLD = bytes(range(32)), bytes(32)
@@ -72,7 +72,7 @@ def test_no_representation_shows_the_secret() -> None:
         [secret, SealingKeys({"k1": NEW}), CallerCredential("h", "v value", "value", "g", CredentialKind.HEADER)]
     )
     assert shown == "[Secret(…), SealingKeys(k1), CallerCredential(…)]"
-    assert unpacked(packed(secret), Secret) == secret
+    assert unpack(pack(secret), Secret) == secret
     with pytest.raises(ValueError, match="newer version") as unread:
-        unpacked(b'{"value": 5, "x": "the value"}', Secret)
+        unpack(b'{"value": 5, "x": "the value"}', Secret)
     assert "the value" not in str(unread.value)

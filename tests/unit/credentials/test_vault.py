@@ -148,7 +148,7 @@ async def test_an_operator_of_a_tenant_sees_no_credentials_of_another(store: Cre
     refusals = []
     for key in (key_for(Principal("other-b"), "shop"), key_for(Principal("never-was"), "shop")):
         with pytest.raises(HubFailure) as failure:
-            await vault.kept(key, operator)
+            await vault.read_record(key, operator)
         refusals.append((failure.value.reason, failure.value.message))
     for source in ("theirs", "never-was"):
         with pytest.raises(HubFailure) as failure:
@@ -255,7 +255,7 @@ async def test_a_refresh_that_a_revocation_and_new_logins_overtake_brings_nothin
     await logged_in(other)
     used = await refreshing.credential(ALICE, "bank")
     assert used is not None
-    refresh = asyncio.create_task(refreshing.renewed(ALICE, "bank", used.secret))
+    refresh = asyncio.create_task(refreshing.renew(ALICE, "bank", used.secret))
     await server.asked.wait()
     assert await other.revoke(key_for(ALICE, "bank"))
     for _ in range(logins):

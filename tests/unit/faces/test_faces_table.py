@@ -121,13 +121,13 @@ def test_a_tool_that_the_hub_lacks_is_not_available_and_a_name_that_the_face_lac
 async def test_a_screenshot_that_only_pages_can_have_speaks_of_pages_alone_and_wants_its_type(tmp_path: Path) -> None:
     catalog = {spec.name: spec for spec in await configured_tools(Settings(data_dir=str(tmp_path)))}
     row = countbot().tools["screenshot"]
-    web = row.shown(lambda tool: catalog[tool] if tool == "core/web.screenshot" else None)
+    web = row.tool_for_model(lambda tool: catalog[tool] if tool == "core/web.screenshot" else None)
     assert web is not None
     assert web.description == "Take a picture of a web page and save it in the workspace."
     schema: Any = web.input_schema
     assert schema["properties"]["type"] == {"type": "string", "enum": ["web"]}
     assert schema["required"] == ["url", "type"]
     assert "desktop" not in str(schema)
-    both: Any = row.shown(catalog.get)
+    both: Any = row.tool_for_model(catalog.get)
     region = both.input_schema["properties"]["region"]["description"]
     assert region == "With type desktop: `full`, or left,top,width,height. With type web: `full` or `visible`."

@@ -23,7 +23,7 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, client_context, no_source
-from toolhub_service.config.source_config import SourceValues, request_headers, shown
+from toolhub_service.config.source_config import SourceValues, describe_value, request_headers
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
@@ -48,7 +48,11 @@ class ComfyUiOpener:
         self._deps = deps
 
     def endpoint(self, name: str, entry: ComfyUiSource) -> str:
-        urls = [shown(entry.url)] if entry.url else [shown(backend.url) for backend in entry.backends.values()]
+        urls = (
+            [describe_value(entry.url)]
+            if entry.url
+            else [describe_value(backend.url) for backend in entry.backends.values()]
+        )
         return ", ".join(_bare(url) for url in urls)
 
     def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:

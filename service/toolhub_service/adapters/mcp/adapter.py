@@ -40,7 +40,7 @@ from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import hub_failed
-from toolhub_service.config.source_config import SourceValues, Value, shown
+from toolhub_service.config.source_config import SourceValues, Value, describe_value
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.credential import CredentialKind
@@ -71,8 +71,10 @@ class McpOpener:
 
     def endpoint(self, name: str, entry: McpSource) -> str:
         if entry.command:
-            return McpTerms(name, StdioTerms(entry.command, tuple(shown(argument) for argument in entry.args))).endpoint
-        return McpTerms(name, HttpTerms(shown(entry.url))).endpoint
+            return McpTerms(
+                name, StdioTerms(entry.command, tuple(describe_value(argument) for argument in entry.args))
+            ).endpoint
+        return McpTerms(name, HttpTerms(describe_value(entry.url))).endpoint
 
     def open(self, name: str, entry: McpSource) -> OpenedSource:
         values = SourceValues(self._deps.redactor)

@@ -18,7 +18,7 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, hub_failed, no_source
-from toolhub_service.config.source_config import SourceValues, Value, request_headers, shown
+from toolhub_service.config.source_config import SourceValues, Value, describe_value, request_headers
 from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ToolFailure
@@ -46,9 +46,9 @@ class N8nOpener:
 
     def endpoint(self, name: str, entry: N8nSource) -> str:
         try:
-            return shown_url(parse_url(shown(entry.url))).rstrip("/")
+            return shown_url(parse_url(describe_value(entry.url))).rstrip("/")
         except ToolFailure:
-            return shown(entry.url) if "@" not in shown(entry.url) else ""
+            return describe_value(entry.url) if "@" not in describe_value(entry.url) else ""
 
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         terms, resolver = _terms(name, entry, self.endpoint(name, entry), self._deps.redactor), SystemResolver()

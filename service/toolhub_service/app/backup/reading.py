@@ -118,13 +118,13 @@ class _Unpacking:
             signature, first = _whole(first, SIGNATURE_MAX_BYTES), next(files, None)
         signed_by = signer_of(manifest or b"", signature, self._trust)
         signed = _manifest(manifest or b"") if signed_by else None
-        expected = self._expected(signed) if signed else None
+        expected = self._expected_sizes(signed) if signed else None
         measured: dict[str, tuple[int, str]] = {}
         while first is not None:
             if first.name == MANIFEST and manifest is None:  # older unsigned backups have it at their end
                 manifest = _whole(first, MANIFEST_MAX_BYTES)
             else:
-                measured[first.name] = self._laid_out(first, expected)
+                measured[first.name] = self._copy_file(first, expected)
             first = next(files, None)
         if manifest is None:
             raise BackupRefused(_NO_MANIFEST)
@@ -132,7 +132,7 @@ class _Unpacking:
         _compare(found, measured)
         return Unpacked(found, signed_by)
 
-    def _expected(self, manifest: Manifest) -> dict[str, int]:
+    def _expected_sizes(self, manifest: Manifest) -> dict[str, int]:
         sizes = {entry.name: entry.size_bytes for entry in manifest.entries if not entry.link}
         if (needed := sum(sizes.values())) > self._free_bytes:
             free = f"{self._free_bytes / 1e6:,.0f} MB"
@@ -141,7 +141,7 @@ class _Unpacking:
             )
         return sizes
 
-    def _laid_out(self, file: _File, expected: dict[str, int] | None) -> tuple[int, str]:
+    def _copy_file(self, file: _File, expected: dict[str, int] | None) -> tuple[int, str]:
         """Copy the file; return its size and SHA-256."""
         _check_name(file.name)
         if expected is None:
@@ -177,18 +177,18 @@ def _whole(file: _File, max_bytes: int) -> bytes:
 def _files_of_folder(backup: Path) -> Iterator[_File]:
     if not (backup / MANIFEST).is_file():
         raise BackupRefused(_NO_MANIFEST)
-    yield from _opened(backup / MANIFEST, MANIFEST)
+    yield from _open_file(backup / MANIFEST, MANIFEST)
     if (backup / SIGNATURE).exists():
-        yield from _opened(backup / SIGNATURE, SIGNATURE)
+        yield from _open_file(backup / SIGNATURE, SIGNATURE)
     for place, folders, names in os.walk(backup):
         links = [name for name in folders if Path(place, name).is_symlink()]
         for path in (Path(place, name) for name in [*names, *links]):
             name = path.relative_to(backup).as_posix()
             if name not in (MANIFEST, SIGNATURE):
-                yield from _opened(path, name)
+                yield from _open_file(path, name)
 
 
-def _opened(path: Path, name: str) -> Iterator[_File]:
+def _open_file(path: Path, name: str) -> Iterator[_File]:
     """Open the file; refuse links, and pipes or devices, which could block."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise BackupRefused(f"{path} is no file. {DAMAGED}")

@@ -60,7 +60,7 @@ def sign(paths: Paths, manifest: bytes) -> tuple[bytes, str]:
     line = f"{public} tool-hub backups of {os.uname().nodename}\n"
     if not paths.backup_public_key.exists() or public not in paths.backup_public_key.read_text("ascii", "replace"):
         replace_text(paths.backup_public_key, line, mode=0o644)
-    signature = key.sign(_signed(manifest)).hex()
+    signature = key.sign(_bytes_to_sign(manifest)).hex()
     return msgspec.json.encode(_Signature(public, signature)) + b"\n", public
 
 
@@ -86,7 +86,7 @@ def signer_of(manifest: bytes, signature: bytes | None, trust: Trust) -> str:
             "The backup is not signed, and whoever can write it would own the hub that is restored from it. Where it "
             "was made before backups were signed, and you know where it has been since, give --allow-unsigned."
         )
-    public = _verified(manifest, signature)
+    public = _verify_signature(manifest, signature)
     if public in trust.keys:
         return public
     if trust.allows_unsigned:
@@ -102,17 +102,17 @@ def signer_of(manifest: bytes, signature: bytes | None, trust: Trust) -> str:
     )
 
 
-def _verified(manifest: bytes, signature: bytes) -> str:
+def _verify_signature(manifest: bytes, signature: bytes) -> str:
     try:
         decoded = msgspec.json.decode(signature, type=_Signature)
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(decoded.public_key))
-        key.verify(bytes.fromhex(decoded.signature), _signed(manifest))
+        key.verify(bytes.fromhex(decoded.signature), _bytes_to_sign(manifest))
     except (InvalidSignature, ValueError) as wrong:  # msgspec's errors are of the latter
         raise BackupRefused("The backup was changed after it was signed: take another one.") from wrong
     return decoded.public_key
 
 
-def _signed(manifest: bytes) -> bytes:
+def _bytes_to_sign(manifest: bytes) -> bytes:
     return _PURPOSE + hashlib.sha256(manifest).digest()
 
 

@@ -156,7 +156,7 @@ class _Taking:
             with frozen_lines(present.get(CHECKPOINTS, Path(os.devnull))) as lines, removals:
                 snapshots = held.enter_context(cut(databases))
                 self._made_at_unix_ms = SystemClock().unix_ms()
-                kept = held.enter_context(_kept(folder, _digests(snapshots.get(HUB)))) if folder else {}
+                kept = held.enter_context(_hold_blobs(folder, _digests(snapshots.get(HUB)))) if folder else {}
             for name, snapshot in snapshots.items():
                 self._copy_database(name, snapshot)
             if CHECKPOINTS in present:
@@ -209,7 +209,7 @@ class _Taking:
         self._layouts[name] = layout_of(snapshot)
         if name == AUDIT and snapshot.execute("SELECT 1 FROM sqlite_master WHERE name = 'events'").fetchone():
             (self._events,) = snapshot.execute("SELECT count(*) FROM events").fetchone()
-        size_bytes, digest = _measured(self._draft / name)
+        size_bytes, digest = _measure_file(self._draft / name)
         self._entries.append(Entry(name, size_bytes, digest))
 
     def _add_bytes(self, name: str, data: bytes) -> None:
@@ -248,7 +248,7 @@ def _digests(snapshot: sqlite3.Connection | None) -> set[str] | None:
 
 
 @contextmanager
-def _kept(folder: Path, digests: set[str] | None) -> Iterator[Mapping[str, Path]]:
+def _hold_blobs(folder: Path, digests: set[str] | None) -> Iterator[Mapping[str, Path]]:
     """Yield by digest a private name of the bytes: a hard link beside them, or a copy when links do not work."""
     place = folder / _KEPT_LINKS / secrets.token_hex(8)
     make_folder(place)
@@ -256,13 +256,13 @@ def _kept(folder: Path, digests: set[str] | None) -> Iterator[Mapping[str, Path]
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # held as long as this process lives
         _remove_left_behind(place)
-        yield dict(_linked(folder, place, _stored(folder) if digests is None else digests))
+        yield dict(_link_blobs(folder, place, _list_digests(folder) if digests is None else digests))
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
 
 
-def _linked(folder: Path, place: Path, digests: Iterable[str]) -> Iterator[tuple[str, Path]]:
+def _link_blobs(folder: Path, place: Path, digests: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for digest in digests:
         stored, path = folder / digest[:2] / digest[2:], place / digest
         try:
@@ -287,7 +287,7 @@ def _remove_left_behind(own: Path) -> None:
                     os.close(descriptor)
 
 
-def _stored(folder: Path) -> Iterator[str]:
+def _list_digests(folder: Path) -> Iterator[str]:
     for shard in folder.iterdir():
         if len(shard.name) == 2 and shard.is_dir():
             yield from (shard.name + path.name for path in shard.iterdir())
@@ -302,7 +302,7 @@ def _new(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _measured(path: Path) -> tuple[int, str]:
+def _measure_file(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return path.stat().st_size, digest

@@ -67,26 +67,26 @@ def stamp_of(path: Path) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
 
 
-_MODE = 0o600
-_FOLDER_MODE = 0o700
-_LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # Another editor needs milliseconds; one that was stopped by Ctrl-Z must not silently block others.
 _WAIT_S = 30.0
 _POLL_S = 0.02
 
 
 @contextmanager
-def edited(path: Path) -> Iterator[None]:
+def lock_for_edit(path: Path) -> Iterator[None]:
     """No other command changes the file between reading and writing in this block.
 
     The lock (flock(2)) is a separate file, because the file itself is replaced; taking it needs write access to the
     folder. Raises OSError: EDEADLK when another command keeps it for half a minute.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
     # A separate file: the file itself is replaced, and a lock on the old one would exclude nobody.
     lock = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(lock, _LOCK, _MODE)
+    descriptor = os.open(lock, OPEN_LOCK, FILE_MODE)
     try:
         _wait_for(descriptor, path)
         yield
@@ -113,9 +113,9 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     A new file is readable by its owner only, an old one keeps its mode unless one is given.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if mode is None and path.exists():
@@ -129,80 +129,3 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-# Liveness of processes that run jobs, by the locks (flock(2)) that they hold while they live: when a lock is free, its
-# process is certainly dead, without a timeout. Processes of another boot, and so perhaps of another machine with the
-# same folder, are not checked: not every network file system shows one machine the locks of another.
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-class RunnerLocks:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._own: tuple[Path, int] | None = None
-
-    def hold(self, runner: str) -> None:
-        """Hold the lock until this process ends. Without file locks, only missing beats show its end."""
-        with suppress(OSError):  # a file system without locks, or a system without boot ids
-            path = self._folder / f"{_BOOT_ID.read_text().strip()}.{runner}"
-            self._folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-            draft = self._folder / f".{runner}"
-            self._own = path, os.open(draft, _LOCK, _MODE)
-            fcntl.flock(self._own[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.rename(path)  # visible once it is locked, not before
-
-    def release(self) -> None:
-        own, self._own = self._own, None  # once: later another file may have the number of a closed descriptor
-        if own is not None:
-            path, descriptor = own
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
-
-    def dead(self) -> list[str]:
-        """Return the runners of this machine whose process has ended since the last call."""
-        found: list[str] = []
-        with suppress(OSError):  # then missing beats show it, after the time a runner may be silent
-            boot_id = _BOOT_ID.read_text().strip()
-            for path in self._folder.glob(f"{boot_id}.*"):
-                if self._own is None or path != self._own[0]:
-                    found += [path.name.removeprefix(f"{boot_id}.")] if _is_free(path) else []
-        return found
-
-    def are_held(self) -> bool:
-        """Return whether a process of this machine and boot runs jobs on the folder. Changes nothing."""
-        if not self._folder.is_dir():
-            return False
-        return any(map(_is_held, self._folder.glob(f"{_BOOT_ID.read_text().strip()}.*")))
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        # Shared: two concurrent checks must not take each other for a hub.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _is_free(path: Path) -> bool:
-    """Return whether nobody held the lock; then the file is removed."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

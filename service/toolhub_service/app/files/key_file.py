@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
-from toolhub_service.app.files.editing import Stamp, edited, replace_text, stamp_of
+from toolhub_service.app.files.editing import Stamp, lock_for_edit, replace_text, stamp_of
 from toolhub_service.domain.call import Role
 from toolhub_service.identity.api_keys import KEY_PREFIX, StoredKey
 from toolhub_service.settings.auth_section import RoleName
@@ -70,7 +70,7 @@ class KeyFile:
         self._now_s = now_s
         self._stamp: Stamp | str = "never read"
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return whether the file differs from the one read last, or could not be read then."""
         return self._stamp != stamp_of(self._path)
 
@@ -78,11 +78,11 @@ class KeyFile:
         """Return the stored keys by id; empty when there is no file. Raises KeyFileInvalid and OSError."""
         # Taken before reading: a change in between is seen at the next check.
         stamp, self._stamp = stamp_of(self._path), "not read"
-        keys = self._parsed()
+        keys = self._parse_file()
         self._stamp = stamp
         return keys
 
-    def _parsed(self) -> dict[str, StoredKey]:
+    def _parse_file(self) -> dict[str, StoredKey]:
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -94,14 +94,14 @@ class KeyFile:
                 f"{self._path}: not a file of API keys. Repair or restore it; without it keys must be made anew, with "
                 "`toolhub keys create`."
             ) from broken
-        return {key_id: _stored(entry) for key_id, entry in entries.items()}
+        return {key_id: _to_stored_key(entry) for key_id, entry in entries.items()}
 
     def create(self, name: str, wanted: Wanted = Wanted()) -> str:
         """Make a key for the principal `name` and return its whole text, shown only now.
 
         Raises OSError and KeyFileInvalid; then there is no such key.
         """
-        with edited(self._path):
+        with lock_for_edit(self._path):
             keys = self.read()
             key = self._add(keys, name, wanted)
             self._write(keys)
@@ -114,7 +114,7 @@ class KeyFile:
         unless `expires_s` is given, the lifetime of the old one. Raises RotationRefused, OSError and KeyFileInvalid.
         """
         now_s = self._now_s()
-        with edited(self._path):
+        with lock_for_edit(self._path):
             keys = self.read()
             old_id = _key_id_of(keys, target, now_s)
             if old_id is None:
@@ -138,7 +138,7 @@ class KeyFile:
 
     def revoke_all(self, key_ids: Collection[str]) -> list[str]:
         """Revoke all keys at once and return them. Raises OSError and KeyFileInvalid; then all still work."""
-        with edited(self._path):
+        with lock_for_edit(self._path):
             keys = self.read()
             gone = [key_id for key_id in key_ids if keys.pop(key_id, None) is not None]
             if gone:
@@ -154,7 +154,13 @@ class KeyFile:
         key = f"{key_id}_{secrets.token_urlsafe(32)}"
         digest, created_s = hashlib.sha256(key.encode()).hexdigest(), int(self._now_s())
         keys[key_id] = StoredKey(
-            name, digest, created_s, wanted.expires_s, wanted.roles, wanted.capabilities, wanted.tenant
+            name=name,
+            sha256=digest,
+            created_s=created_s,
+            expires_s=wanted.expires_s,
+            roles=wanted.roles,
+            capabilities=wanted.capabilities,
+            tenant=wanted.tenant,
         )
         return key
 
@@ -174,7 +180,7 @@ def _key_id_of(keys: Mapping[str, StoredKey], target: str, now_s: float) -> str 
     return holding[0] if holding else None
 
 
-def _stored(entry: _Entry) -> StoredKey:
+def _to_stored_key(entry: _Entry) -> StoredKey:
     return StoredKey(
         name=entry.name,
         sha256=entry.sha256,
@@ -230,7 +236,7 @@ class KeyUses:
 
     def add(self, used: Mapping[str, int], known: Collection[str]) -> None:
         """Keep the later moment of each key, and drop keys that are gone. Raises OSError."""
-        with edited(self._path):
+        with lock_for_edit(self._path):
             kept = self.read()
             ids = sorted({*kept, *used}.intersection(known))
             uses = {key_id: max(kept.get(key_id, 0), used.get(key_id, 0)) for key_id in ids}

@@ -52,20 +52,20 @@ def _capabilities(sources: Mapping[str, Any]) -> Iterator[str]:
     """Yield the capabilities that callers of the sources' tools need; a source's default is `<kind>:<name>`."""
     for name, entry in sources.items():
         yield f"{entry.get('kind', '')}:{name}"
-        yield from _written(entry)
+        yield from _find_capabilities(entry)
 
 
-def _written(value: object) -> Iterator[str]:
+def _find_capabilities(value: object) -> Iterator[str]:
     """Yield every capability in an entry: of the source, a tool, a workflow."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key == "capabilities" and isinstance(inner, list | tuple):
                 yield from map(str, inner)
             else:
-                yield from _written(inner)
+                yield from _find_capabilities(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _written(inner)
+            yield from _find_capabilities(inner)
 
 
 def _principals(settings: Settings) -> Iterable[str]:
@@ -101,7 +101,7 @@ class PolicyFile:
         self._has_spoken = False
         self._seen: Stamp = None
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return whether the file differs from the one at the last `load`."""
         return stamp_of(self._path) != self._seen
 
@@ -111,19 +111,21 @@ class PolicyFile:
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
         if loose := self._check(self._path):
-            return self._kept(loose)
+            return self._keep_policy(loose)
         self._may_be_absent = False  # an existing policy that vanished must not become the starter policy
         unreadable = f"{self._path} cannot be read: look whether it is there, and at its owner and mode"
-        return _fed(self._path, self._replace) or self._kept(unreadable)
+        return _feed_file(self._path, self._replace) or self._keep_policy(unreadable)
 
     def _replace(self, text: str) -> Change:
         if self._has_spoken and not text.strip():
-            return self._kept("it is empty, as if cut off while it was written; `{}` would mean the starter policy")
+            return self._keep_policy(
+                "it is empty, as if cut off while it was written; `{}` would mean the starter policy"
+            )
         change = self._policy.replace(text or STARTER)
         self._has_spoken |= change.applied and bool(text.strip())
         return change
 
-    def _kept(self, problem: str) -> Change:
+    def _keep_policy(self, problem: str) -> Change:
         revision = self._policy.revision
         return Change(applied=False, revision=revision, previous_revision=revision, problem=problem)
 
@@ -136,7 +138,7 @@ class ShadowFile:
         self._policy = policy
         self._seen: Stamp = None
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         return self._path is not None and stamp_of(self._path) != self._seen
 
     def load(self) -> Change | None:
@@ -144,14 +146,14 @@ class ShadowFile:
         if self._path is None:
             return None
         self._seen = stamp_of(self._path)
-        change = _fed(self._path, lambda text: self._policy.shadow(text or STARTER))
+        change = _feed_file(self._path, lambda text: self._policy.shadow(text or STARTER))
         # A removed candidate is no longer compared: its differences would be of a file that nobody sees.
         if change is None:
             self._policy.shadow(None)
         return change
 
 
-def _fed(path: Path, feed: Callable[[str], Change]) -> Change | None:
+def _feed_file(path: Path, feed: Callable[[str], Change]) -> Change | None:
     """Return the result of `feed` for the file's text, with the path before a problem; None when it is unreadable."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""sources.yaml: read strictly, followed while the hub serves, and edited as text.
+"""sources.yaml: read strictly, and followed while the hub serves.
 
     sources:
       files:                                    # also the namespace of its tools: files/read_file
@@ -32,7 +32,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -45,7 +44,7 @@ from toolhub_service.app.files.editing import Stamp, stamp_of
 from toolhub_service.app.kinds import BY_NAME, KINDS, SHARED, file_keys, kind_of
 from toolhub_service.config.source_config import SecretRef, Section, Source, SourceInvalid, Value
 from toolhub_service.guards.yaml_faults import yaml_problem
-from toolhub_service.guards.yaml_scalars import AsWrittenLoader, load_as_written, quotes_advice
+from toolhub_service.guards.yaml_scalars import AsWrittenLoader, quotes_advice
 from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 
@@ -61,10 +60,10 @@ class SourcesDocument(Section, frozen=True):
     sources: Annotated[dict[SourceName, Source], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
 
 
-def placed(document: SourcesDocument, folder: Path) -> SourcesDocument:
+def resolve_paths(document: SourcesDocument, folder: Path) -> SourcesDocument:
     """Return the source with absolute paths; `folder` is that of the file."""
     absolute = folder.absolute()
-    return SourcesDocument(sources={name: _placed(entry, absolute) for name, entry in document.sources.items()})
+    return SourcesDocument(sources={name: _resolve_part(entry, absolute) for name, entry in document.sources.items()})
 
 
 def named_files(part: Any) -> Iterator[str]:
@@ -81,20 +80,20 @@ def named_files(part: Any) -> Iterator[str]:
             yield from named_files(member)
 
 
-def _placed(part: Part, folder: Path) -> Part:
+def _resolve_part(part: Part, folder: Path) -> Part:
     found: Any = part
     if isinstance(part, msgspec.Struct):
         named = file_keys(part)
         members = {name: getattr(part, name) for name in part.__struct_fields__}
         changed = {
-            name: _whole(member, folder) if name in named else _placed(member, folder)
+            name: _whole(member, folder) if name in named else _resolve_part(member, folder)
             for name, member in members.items()
         }
         found = type(part)(**changed) if changed != members else part
     elif isinstance(part, dict):
-        found = {name: _placed(member, folder) for name, member in part.items()}
+        found = {name: _resolve_part(member, folder) for name, member in part.items()}
     elif isinstance(part, tuple):
-        found = tuple(_placed(member, folder) for member in part)
+        found = tuple(_resolve_part(member, folder) for member in part)
     return found  # type: ignore[no-any-return]  # of the same kind as what was given
 
 
@@ -122,7 +121,7 @@ class SourcesFile:
         self._may_be_absent = not required
         self._seen: Stamp = None
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return whether the file differs from the one at the last `load`."""
         return stamp_of(self.path) != self._seen
 
@@ -147,7 +146,7 @@ def read_sources(path: Path) -> SourcesDocument:
         raise SettingsInvalid(f"{path}: {os.strerror(missing.errno or 0)}") from missing
     except UnicodeDecodeError as broken:
         raise SettingsInvalid(f"{path}: not UTF-8") from broken
-    return placed(parse_sources(text, str(path)), path.parent)
+    return resolve_paths(parse_sources(text, str(path)), path.parent)
 
 
 def parse_sources(text: str, where: str) -> SourcesDocument:
@@ -193,7 +192,7 @@ def to_source(name: str, entry: object) -> Source:
     try:
         source: Source = msgspec.convert({**entry, "kind": kind}, declared.config)
     except msgspec.ValidationError as broken:
-        raise SourceInvalid(f"sources.{name}{_explained(broken)}") from broken
+        raise SourceInvalid(f"sources.{name}{_explain_error(broken)}") from broken
     declared.check(f"sources.{name}", source)
     for at, terms in source.tools.items():
         if terms.idle_timeout_s is not None and "idle_timeout_s" not in declared.config.__struct_fields__:
@@ -248,7 +247,7 @@ def _sources(data: object) -> Iterator[tuple[str, Source]]:
             raise SourceInvalid(text if text.startswith("sources.") else f"sources: {text}") from wrong
 
 
-def _explained(broken: msgspec.ValidationError) -> str:
+def _explain_error(broken: msgspec.ValidationError) -> str:
     """Turn msgspec's `message - at `$.key`` into `.key: message`."""
     message = str(broken)
     if " - at `key` in `$" in message:
@@ -263,142 +262,3 @@ def _explained(broken: msgspec.ValidationError) -> str:
     known = {field for section in sections for field in section.__struct_fields__}
     near = difflib.get_close_matches(unknown.group(1), known, n=1)
     return f"{path}: unknown key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
-
-
-# Editing sources.yaml as text, so that everything around a source stays as it was written.
-#
-# PyYAML reports where each source begins and ends; lines are inserted or removed there, and the result is parsed and
-# compared with the intent. A file whose layout does not allow this is refused and left unchanged.
-
-_INDENT = 2
-_HEADING = "# Where tools come from besides the hub itself; a running hub follows this file.\n"
-
-
-class NotEditable(ValueError):
-    """The file's layout does not allow a change by a program without losing something."""
-
-
-def with_sources(text: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the text with these sources at its end. Raises NotEditable, also for an existing name."""
-    before = _data(text)
-    for name in entries:
-        if name in before:
-            raise NotEditable(f"`{name}` stands there already")
-    return _checked(_put_in(text, entries), {**before, **entries})
-
-
-def without_source(text: str, name: str) -> str:
-    """Return the text without this source and the comment right above it.
-
-    Raises NotEditable, KeyError for an unknown name.
-    """
-    before = _data(text)
-    del before[name]
-    block = _block(text)
-    if block is None:
-        raise NotEditable("`sources` is written in one line; remove it by hand")
-    lines = text.splitlines(keepends=True)
-    at = block.names.index(name)
-    first = block.begins(lines, at)
-    last = block.begins(lines, at + 1) if at + 1 < len(block.names) else block.end(lines)
-    return _checked("".join(lines[:first] + lines[last:]), before)
-
-
-def as_yaml(entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return these sources as they are written below `sources:`."""
-    given = {name: dict(entry) for name, entry in entries.items()}
-    # A reference to a secret is read as one unit, so no line is broken.
-    return str(yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=100_000, allow_unicode=True))
-
-
-class _Block(msgspec.Struct, frozen=True):
-    """A non-empty mapping of sources in block style, line by line."""
-
-    names: list[str]
-    starts: list[int]
-    """Line of each name."""
-    indent: int
-    stop: int
-    """The line after everything that YAML counts as part of it, including comments and blank lines."""
-
-    def begins(self, lines: list[str], at: int) -> int:
-        """Return the first line of a source: that of its name, or of the comment right above it."""
-        line = self.starts[at]
-        while line and lines[line - 1].startswith(" " * self.indent + "#"):
-            line -= 1
-        return line
-
-    def end(self, lines: list[str]) -> int:
-        """Return the line after the last source and the comments indented like it."""
-        line = self.stop
-        while line:
-            text = lines[line - 1].lstrip()
-            if text and not (text.startswith("#") and len(lines[line - 1]) - len(text) < self.indent):
-                break
-            line -= 1
-        return line
-
-
-def _put_in(text: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    key, value = _nodes(text)
-    if key is None:
-        start = text.rstrip() + "\n\n" if text.strip() else _HEADING
-        return f"{start}sources:\n{_indented(entries, _INDENT)}"
-    block = _block(text)
-    if block is not None:
-        lines = text.splitlines(keepends=True)
-        at = block.end(lines)
-        if lines[at - 1] and not lines[at - 1].endswith("\n"):
-            lines[at - 1] += "\n"
-        return "".join([*lines[:at], _indented(entries, block.indent), *lines[at:]])
-    if isinstance(value, yaml.MappingNode) and value.value:
-        raise NotEditable("`sources` is written in one line; write each source on lines of its own first")
-    head, rest = text[: value.start_mark.index], text[value.end_mark.index :]
-    line, newline, after = rest.partition("\n")
-    return f"{(head.rstrip(' ') + line).rstrip()}{newline or chr(10)}{_indented(entries, _INDENT)}{after}"
-
-
-def _indented(entries: Mapping[str, Mapping[str, Any]], indent: int) -> str:
-    return textwrap.indent(as_yaml(entries), " " * indent)
-
-
-def _nodes(text: str) -> tuple[Any, Any]:
-    """Return the key `sources` and its value; (None, None) when the text has none."""
-    document = yaml.compose(text, yaml.SafeLoader)
-    if document is None:
-        return None, None
-    if not isinstance(document, yaml.MappingNode):
-        raise NotEditable("the top level is no mapping")
-    found = [(key, value) for key, value in document.value if key.value == "sources"]
-    return found[0] if found else (None, None)
-
-
-def _block(text: str) -> _Block | None:
-    _, value = _nodes(text)
-    if not isinstance(value, yaml.MappingNode) or not value.value or value.flow_style:
-        return None
-    keys = [key for key, _ in value.value]
-    end = value.end_mark
-    return _Block(
-        [key.value for key in keys],
-        [key.start_mark.line for key in keys],
-        keys[0].start_mark.column,
-        end.line if end.column == 0 else end.line + 1,
-    )
-
-
-def _data(text: str) -> dict[str, Any]:
-    try:
-        document = load_as_written(text) or {}
-    except yaml.YAMLError as broken:
-        raise SettingsInvalid(f"not YAML: {yaml_problem(broken)}") from None
-    return dict(document.get("sources") or {}) if isinstance(document, dict) else {}
-
-
-def _checked(text: str, meant: Mapping[str, Any]) -> str:
-    try:
-        if _data(text) == dict(meant):
-            return text
-    except SettingsInvalid:
-        pass  # As bad as a text that parses to something else
-    raise NotEditable("it is written in a way that cannot be changed without losing something; change it by hand")

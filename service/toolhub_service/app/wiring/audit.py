@@ -80,7 +80,7 @@ def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], s
             deps.clock.unix_ms,
             settings.keep_days * _DAY_S,
             least(carried),
-            observing.swept,
+            observing.count_removed,
         )
         tasks.append(UpkeepTask("retention", retention.step, _RETENTION_S))
     return AuditUpkeep(audit.events, tasks, telemetry)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from toolhub_service.app.files.editing import RunnerLocks
+from toolhub_service.app.files.runner_locks import RunnerLocks
 from toolhub_service.app.wiring.audit import make_upkeep
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores, not_installed
@@ -54,7 +54,7 @@ Sweep = Callable[[int], Awaitable[int]]
 """Removes what has expired by that time, in Unix milliseconds; returns how many were removed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LongWork:
     """Made by `make_long_work`; call `begin` with the pipeline, `start`, then `leave` and `close`."""
 
@@ -107,6 +107,7 @@ class LongWork:
 
 def make_long_work(
     deps: Deps,
+    *,
     stores: Stores,
     audit: ChainedAuditLog,
     approvals: Approvals,
@@ -119,20 +120,12 @@ def make_long_work(
 
     Raises HubFailure when an export place of the audit log cannot be opened.
     """
-    clock, observing = deps.clock, deps.observing
-    observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
-    terms = _job_terms(deps)
-    ledger = JobLedger(stores.jobs, audit, observer, clock, terms, approvals.withdraw, policy.tenant_of)
+    ledger = _make_ledger(deps, stores, audit, approvals, policy)
     locks = RunnerLocks(deps.paths.data_dir / "runners")
     heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}", locks.dead)
     runs = JobRuns(ledger, heartbeat, deps.redactor, deps.turns, policy.again)
-    watch = JobWatch(stores.jobs, observer)
-
-    def on_news(news: JobNews) -> None:
-        watch.on_event(news)
-        runs.on_event(news)
-
-    stores.jobs.listen(on_news)
+    watch = JobWatch(stores.jobs, ledger.observer)
+    _listen_to_jobs(stores, watch, runs)
     engine = _engine(deps)
     decisions = Decisions(ledger, engine, stores.approvals)
     approval_news = ApprovalNews(stores.approvals)
@@ -151,12 +144,46 @@ def make_long_work(
         give_up=runs.give_up,
         each_time=[approvals.sweep],
         tidy=_sweeps(deps, stores, ledger, logs, sweep_artifacts, sweep_workspaces),
-        forgotten=partial(observing.swept, "jobs"),
+        forgotten=partial(deps.observing.count_removed, "jobs"),
     )
-    upkeep = make_upkeep(deps, audit, policy.tenant_of)
-    asked = approvals, approval_news
-    works = engine, runs, watch, job_service, acceptance
-    return LongWork(*works, *asked, reconciler, heartbeat, locks, stores, logs, upkeep)
+    return LongWork(
+        engine=engine,
+        runs=runs,
+        watch=watch,
+        job_service=job_service,
+        acceptance=acceptance,
+        approvals=approvals,
+        approval_news=approval_news,
+        reconciler=reconciler,
+        heartbeat=heartbeat,
+        locks=locks,
+        stores=stores,
+        logs=logs,
+        upkeep=make_upkeep(deps, audit, policy.tenant_of),
+    )
+
+
+def _listen_to_jobs(stores: Stores, watch: JobWatch, runs: JobRuns) -> None:
+    def on_news(news: JobNews) -> None:
+        watch.on_event(news)
+        runs.on_event(news)
+
+    stores.jobs.listen(on_news)
+
+
+def _make_ledger(
+    deps: Deps, stores: Stores, audit: ChainedAuditLog, approvals: Approvals, policy: LivePolicy
+) -> JobLedger:
+    observing, clock = deps.observing, deps.clock
+    return JobLedger(
+        stores.jobs,
+        audit,
+        JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms),
+        clock,
+        _job_terms(deps),
+        withdraw=approvals.withdraw,
+        tenant_of=policy.tenant_of,
+    )
 
 
 def _sweeps(
@@ -165,24 +192,24 @@ def _sweeps(
     """Return the sweeps for what expires besides jobs and approvals; each is counted, and bounded on its own."""
     observing = deps.observing
     return [
-        _counted("artifacts", sweep_artifacts, observing),
-        _counted("memory", stores.memory.sweep, observing),
-        _counted("logs of calls", logs.sweep, observing),
+        _count_removals("artifacts", sweep_artifacts, observing),
+        _count_removals("memory", stores.memory.sweep, observing),
+        _count_removals("logs of calls", logs.sweep, observing),
         OrphanedApprovals(stores.approvals, ledger).withdraw,
-        _counted("workspaces", sweep_workspaces, observing),
+        _count_removals("workspaces", sweep_workspaces, observing),
     ]
 
 
-def _counted(what: str, sweep: Sweep, observing: Observing) -> Sweep:
+def _count_removals(what: str, sweep: Sweep, observing: Observing) -> Sweep:
     """Return the same sweep with its removals counted and logged under that name."""
 
-    async def swept(now_unix_ms: int) -> int:
+    async def sweep_and_count(now_unix_ms: int) -> int:
         removed = await sweep(now_unix_ms)
         if removed:
-            observing.swept(what, removed)
+            observing.count_removed(what, removed)
         return removed
 
-    return swept
+    return sweep_and_count
 
 
 def _engine(deps: Deps) -> JobEngine:
@@ -237,6 +264,7 @@ def make_budgets(deps: Deps, stores: Stores) -> Budgets:
 
 def make_pipeline(
     deps: Deps,
+    *,
     toolbox: Toolbox,
     adapters: Mapping[ToolKind, Adapter],
     policy: PolicySource,

@@ -123,7 +123,7 @@ def _text(key: SealingKey, timeout_s: float) -> str:
             raise ValueError(f"{key.id}: the environment variable {key.env} is not set for the hub")
         return held
     if key.command:
-        return _printed(key, timeout_s)
+        return _run_command(key, timeout_s)
     try:
         with Path(key.file).expanduser().open("rb") as file:
             return file.read(_KEY_MAX_BYTES).decode("ascii", "replace")
@@ -131,7 +131,7 @@ def _text(key: SealingKey, timeout_s: float) -> str:
         raise ValueError(f"{key.id}: the file {key.file} cannot be read: {unreadable.strerror}") from unreadable
 
 
-def _printed(key: SealingKey, timeout_s: float) -> str:
+def _run_command(key: SealingKey, timeout_s: float) -> str:
     """Return the command's output; its errors are shown to nobody, because they may hold the key."""
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command line, without a shell

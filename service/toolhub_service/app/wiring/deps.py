@@ -46,7 +46,7 @@ class SystemRandomness:
         return os.urandom(size_bytes).hex()
 
 
-class Deps(msgspec.Struct, frozen=True):
+class Deps(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     paths: Paths
     clock: Clock
@@ -83,15 +83,15 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
     turns = Turns(settings.server.max_in_flight, observing.metrics.family(names.TURN_WAIT).observe)
     return Deps(
-        settings,
-        paths,
-        clock,
-        randomness,
-        redactor,
-        observing,
-        ladder,
-        ScriptPython(ladder, settings.skills.python, on_problem=observing.scripts_cannot_start),
-        certificates,
+        settings=settings,
+        paths=paths,
+        clock=clock,
+        randomness=randomness,
+        redactor=redactor,
+        observing=observing,
+        ladder=ladder,
+        script_python=ScriptPython(ladder, settings.skills.python, on_problem=observing.scripts_cannot_start),
+        certificates=certificates,
         svids=svids,
         turns=turns,
     )

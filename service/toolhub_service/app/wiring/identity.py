@@ -82,7 +82,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
 
     authentications = deps.observing.metrics.family(names.AUTHENTICATIONS)
 
-    def counted(*labels: str) -> Count | SharedCount:
+    def count_for(*labels: str) -> Count | SharedCount:
         return count_of(authentications.labels(*labels))
 
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
@@ -94,7 +94,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
             **local,
         }
         accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
-        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counted=counted)
+        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counted=count_for)
 
     tls = deps.settings.server.tls
     needs_tls_1_3 = deps.settings.has_tls and tls.min_version == "1.3"
@@ -111,11 +111,11 @@ def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) 
     proxies = Proxies(auth.xfcc.proxies)
     named = frozenset(auth.xfcc.trust_domains or (domain.name for domain in domains))
 
-    def ignored(peer: str) -> None:
+    def count_ignored(peer: str) -> None:
         access.count_refusal(peer_address(peer), HEADER, "CREDENTIAL_IGNORED")
 
     return {
-        "xfcc": ForwardedCertificates(peers, proxies, named, principals, ignored),
+        "xfcc": ForwardedCertificates(peers, proxies, named, principals, count_ignored),
         "spiffe": ClientCertificates(peers, principals, proxies),
     }
 

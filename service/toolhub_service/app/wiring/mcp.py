@@ -92,7 +92,7 @@ class McpAccess:
             except KeysNeeded as needed:
                 await entered_again(needed, self._enter, sent)
         except RpcFailure as refused:
-            raise self._refused(refused, headers, peer, asked) from refused
+            raise self._refusal(refused, headers, peer, asked) from refused
         return self._with_role(headers, peer, asked)
 
     def at_once(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
@@ -104,7 +104,7 @@ class McpAccess:
             needed.begin()
             raise AccessRefused(503, needed.unmet().message) from needed
         except RpcFailure as refused:
-            raise self._refused(refused, headers, peer, asked) from refused
+            raise self._refusal(refused, headers, peer, asked) from refused
         return self._with_role(headers, peer, asked)
 
     def _enter(self, sent: ServicerContext) -> None:
@@ -115,10 +115,10 @@ class McpAccess:
         try:
             check_role(_AS, principal)
         except RpcFailure as refused:
-            raise self._refused(refused, headers, peer, asked, principal.id) from refused
+            raise self._refusal(refused, headers, peer, asked, principal.id) from refused
         return principal
 
-    def _refused(
+    def _refusal(
         self, refused: RpcFailure, headers: Sequence[tuple[str, str]], peer: str, asked: str, principal_id: str = ""
     ) -> AccessRefused:
         wait_s = 0.0
@@ -139,6 +139,7 @@ class McpAccess:
 
 def make_engine(
     deps: Deps,
+    *,
     toolbox: Toolbox,
     sources: ConfiguredSources,
     searching: Searching,

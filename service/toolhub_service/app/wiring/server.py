@@ -57,6 +57,7 @@ from toolhub_service.transport.tool_servicer import ToolServicer
 
 def make_sourcing(
     deps: Deps,
+    *,
     toolbox: Toolbox,
     stores: Stores,
     audit: AuditLog,
@@ -84,17 +85,17 @@ def make_sourcing(
     )
     file = make_sources_file(deps.settings)
     return SourceRuntime(
-        deps,
-        sources,
-        adapters,
-        file,
-        running,
-        artifacts,
-        observer,
-        budgets,
-        toolbox.adapter.calls_of,
-        toolbox.interpreter,
-        vault,
+        deps=deps,
+        sources=sources,
+        adapters=adapters,
+        file=file,
+        running=running,
+        artifacts=artifacts,
+        observer=observer,
+        budgets=budgets,
+        inner_calls=toolbox.adapter.calls_of,
+        programs=toolbox.interpreter,
+        vault=vault,
     )
 
 
@@ -110,6 +111,7 @@ def make_sources_file(settings: Settings) -> SourcesFile:
 
 def make_server(
     deps: Deps,
+    *,
     toolbox: Toolbox,
     sources: ConfiguredSources,
     searching: Searching,

@@ -67,7 +67,7 @@ _LOGIN_READ_S = 10.0
 _CODE = "A tool of kind {} is code: configure it under `tools.custom` or `tools.entry_points`"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SourceRuntime:
     """Made by `make_sourcing`; `start`, then `reload` from time to time, then `close`."""
 
@@ -105,7 +105,7 @@ class SourceRuntime:
 
         Takes as long as the slowest removed source takes to close: up to half a minute.
         """
-        if not asked and not self.file.changed():
+        if not asked and not self.file.has_changed():
             return
         self._document = None
         try:
@@ -119,7 +119,7 @@ class SourceRuntime:
 
         Takes as long as `reload`. Raises SettingsInvalid when the file is invalid; the current sources stay.
         """
-        known = None if self.file.changed() else self._document
+        known = None if self.file.has_changed() else self._document
         # Reset until it is applied: after a failure or cancellation it is read again.
         self._document = None
         document = self._document = self.file.load() if known is None else known
@@ -334,19 +334,19 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
     ) -> tuple[Sequence[Pin], int]:
         return await self.sourcing.sources.pins(where, after=after, limit=limit)
 
-    async def approved(self, pin: Pin) -> Pin | None:
-        return await self.sourcing.sources.approved(pin)
+    async def approved_version(self, pin: Pin) -> Pin | None:
+        return await self.sourcing.sources.approved_version(pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
         return await self.sourcing.sources.decide(source, tool, digest, approve=approve, by=by, comment=comment)
 
     async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
-        return await self.sourcing.sources.register([self._sourced(spec) for spec in specs], replace=replace, by=by)
+        return await self.sourcing.sources.register([self._with_source(spec) for spec in specs], replace=replace, by=by)
 
     async def unregister(self, tool: str) -> bool:
         return await self.sourcing.sources.unregister(tool)
 
-    def _sourced(self, spec: ToolSpec) -> ToolSpec:
+    def _with_source(self, spec: ToolSpec) -> ToolSpec:
         """Return the tool with the configured source that it belongs to.
 
         Raises HubFailure FAILED_PRECONDITION, which says what to configure, or PERMISSION_DENIED or INVALID_ARGUMENT

@@ -83,6 +83,12 @@ def make_storage(deps: Deps, stores: Stores, directory: StorageDirectory) -> Sto
     report = StorageReport(directory, usage, stores.artifacts, stores.memory)
     remembered = RememberedBytes(directory, stores.memory, rooms.items)
     watch = StorageWatch(
-        deps.observing, usage, report, directory, rooms.data, rooms.by_folder(), settings.storage.recount_s
+        deps.observing,
+        usage,
+        report,
+        directory,
+        own=rooms.data,
+        rooms=rooms.by_folder(),
+        recount_s=settings.storage.recount_s,
     )
     return Storage(rooms, usage, report, remembered, watch)

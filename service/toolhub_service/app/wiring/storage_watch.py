@@ -33,6 +33,7 @@ class StorageWatch:
         usage: WorkspaceUsage,
         report: StorageReport,
         directory: StorageDirectory,
+        *,
         own: DiskRoom,
         rooms: Mapping[str, DiskRoom],
         recount_s: float,

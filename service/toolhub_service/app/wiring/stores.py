@@ -56,7 +56,7 @@ class Opened(Protocol):
     async def close(self) -> None: ...
 
 
-class Stores(msgspec.Struct, frozen=True):
+class Stores(msgspec.Struct, frozen=True, kw_only=True):
     jobs: JobStore
     keys: KeyStore
     approvals: ApprovalStore
@@ -109,7 +109,7 @@ def make_stores(deps: Deps) -> Stores:
     check_stores(deps.settings)
     if settings.kind == "postgres":
         return _in_postgres(deps)
-    stores = _shared(deps) if settings.redis_url else _own(deps)
+    stores = _in_redis(deps) if settings.redis_url else _own(deps)
     return _with_postgres(deps, stores) if settings.postgres_url else stores
 
 
@@ -131,27 +131,33 @@ def check_stores(settings: Settings) -> None:
 def _own(deps: Deps) -> Stores:
     settings, terms = deps.settings, deps.settings.idempotency
     if settings.stores.kind == "memory":
-        keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
-        records = (MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP), InProcessItems())
         return Stores(
-            MemoryJobs(), keys, *records, InnerLogs(MemoryRecords(INNER_CALLS)), Credentials(MemoryRecords(CREDENTIALS))
+            jobs=MemoryJobs(),
+            keys=MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
+            approvals=MemoryApprovals(),
+            artifacts=MemoryArtifacts(),
+            pins=MemoryPins(),
+            usage=MemoryUsage(KEEP),
+            memory=InProcessItems(),
+            inner_log=InnerLogs(MemoryRecords(INNER_CALLS)),
+            credentials=Credentials(MemoryRecords(CREDENTIALS)),
         )
     file = SqliteFile(deps.paths.stores)
     return Stores(
-        SqliteJobs(file),
-        SqliteKeys(file, deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
-        SqliteApprovals(file),
-        SqliteArtifacts(file),
-        SqlitePins(file),
-        SqliteUsage(file, KEEP),
-        SqliteItems(deps.paths.memory),
-        InnerLogs(SqliteRecords(file, INNER_CALLS)),
-        Credentials(SqliteRecords(file, CREDENTIALS)),
+        jobs=SqliteJobs(file),
+        keys=SqliteKeys(file, deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
+        approvals=SqliteApprovals(file),
+        artifacts=SqliteArtifacts(file),
+        pins=SqlitePins(file),
+        usage=SqliteUsage(file, KEEP),
+        memory=SqliteItems(deps.paths.memory),
+        inner_log=InnerLogs(SqliteRecords(file, INNER_CALLS)),
+        credentials=Credentials(SqliteRecords(file, CREDENTIALS)),
         beneath=[file],
     )
 
 
-def _shared(deps: Deps) -> Stores:
+def _in_redis(deps: Deps) -> Stores:
     # First: it reports in a sentence that Redis's library is not installed; the imports below would not.
     link, counts = _redis(deps)
     from toolhub_service.stores.redis.jobs import RedisJobs
@@ -162,16 +168,16 @@ def _shared(deps: Deps) -> Stores:
     from toolhub_service.stores.redis.usage import RedisUsage
 
     return Stores(
-        RedisJobs(link),
-        RedisKeys(link, deps.clock, max_keys=deps.settings.idempotency.max_keys),
-        RedisApprovals(link),
-        RedisArtifacts(link),
-        RedisPins(link),
-        RedisUsage(link, KEEP),
+        jobs=RedisJobs(link),
+        keys=RedisKeys(link, deps.clock, max_keys=deps.settings.idempotency.max_keys),
+        approvals=RedisApprovals(link),
+        artifacts=RedisArtifacts(link),
+        pins=RedisPins(link),
+        usage=RedisUsage(link, KEEP),
         # Also shared with stores.kind: postgres: Redis keeps all data in memory, and remembered items grow.
-        InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
-        InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
-        Credentials(RedisRecords(link, CREDENTIALS)),
+        memory=InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
+        inner_log=InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
+        credentials=Credentials(RedisRecords(link, CREDENTIALS)),
         beneath=[link],
         counts=counts,
         shared_keys=RedisSharedKeys(link),
@@ -226,15 +232,15 @@ def _in_postgres(deps: Deps) -> Stores:
         redis, counts = _redis(deps)
         beneath.append(redis)
     return Stores(
-        PostgresJobs(link),
-        PostgresKeys(link, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
-        PostgresApprovals(link),
-        PostgresArtifacts(link),
-        PostgresPins(link),
-        PostgresUsage(link, KEEP),
-        PostgresItems(link),
-        InnerLogs(PostgresRecords(link, INNER_CALLS)),
-        Credentials(PostgresRecords(link, CREDENTIALS)),
+        jobs=PostgresJobs(link),
+        keys=PostgresKeys(link, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
+        approvals=PostgresApprovals(link),
+        artifacts=PostgresArtifacts(link),
+        pins=PostgresPins(link),
+        usage=PostgresUsage(link, KEEP),
+        memory=PostgresItems(link),
+        inner_log=InnerLogs(PostgresRecords(link, INNER_CALLS)),
+        credentials=Credentials(PostgresRecords(link, CREDENTIALS)),
         beneath=beneath,
         counts=counts,
         shared_keys=PostgresSharedKeys(link),

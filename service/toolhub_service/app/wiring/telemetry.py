@@ -158,7 +158,7 @@ class Observing:
     def svid_expired(self, id: str, problem: str) -> None:
         self.log.error(names.LOG_SVID_ENDED, spiffe_id=id, problem=problem)
 
-    def swept(self, what: str, removed: int) -> None:
+    def count_removed(self, what: str, removed: int) -> None:
         """Count and log expired items that were removed. Callable from any thread."""
         self.metrics.family(names.REMOVED).labels(what).inc(removed)
         self.log.info(names.LOG_SWEPT, what=what, removed=removed)

@@ -140,7 +140,7 @@ def _unusable(path: str, why: str) -> HubFailure:
     return HubFailure(StartReason.EMBEDDER_UNUSABLE, f"search.embedder {path}: {why}.", path=path)
 
 
-class Toolbox(msgspec.Struct, frozen=True):
+class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     adapter: CoreAdapter
     catalog: ToolCatalog
     custom: CustomTools
@@ -213,7 +213,15 @@ def make_toolbox(
     """Return the toolbox of a serving hub. Raises HubFailure when callers' credentials of hosts cannot be kept."""
     hosts = open_hosts(deps, vault)
     return open_toolbox(
-        deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder, hosts, storage
+        deps.settings,
+        deps.clock,
+        deps.redactor,
+        jobs,
+        artifacts=artifacts,
+        memory=stores.memory,
+        ladder=deps.ladder,
+        hosts=hosts,
+        storage=storage,
     )
 
 
@@ -222,6 +230,7 @@ def open_toolbox(
     clock: Clock,
     redactor: Redactor,
     jobs: JobService,
+    *,
     artifacts: ArtifactService | None = None,
     memory: MemoryStore | None = None,
     ladder: Ladder | None = None,
@@ -234,7 +243,6 @@ def open_toolbox(
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
     http = EgressClient(transport, user_agent=user_agent)
     web = open_web(settings, http, resolver, redactor, hosts)
-    disabled = tuple(settings.tools.disabled)
     databases = make_databases(settings, redactor)
     interpreter = Interpreter(
         ProgramLimits(**msgspec.structs.asdict(settings.programs)), ladder or make_ladder(settings)
@@ -258,17 +266,34 @@ def open_toolbox(
     adapter = CoreAdapter(
         built_in, make_workspaces(settings, usage), custom_tools=custom.tools, artifact_service=artifacts
     )
+    is_disabled = _match_disabled(settings)
+    return Toolbox(
+        adapter=adapter,
+        catalog=_make_catalog(adapter, custom, is_disabled),
+        custom=custom,
+        http=http,
+        resolver=resolver,
+        web=web,
+        interpreter=interpreter,
+        is_disabled=is_disabled,
+        databases=databases,
+    )
+
+
+def _match_disabled(settings: Settings) -> Callable[[str], bool]:
+    """Return whether the configuration switched off a tool, by its full name."""
+    disabled = tuple(settings.tools.disabled)
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in disabled)
+
+
+def _make_catalog(adapter: CoreAdapter, custom: CustomTools, is_disabled: Callable[[str], bool]) -> ToolCatalog:
     catalog = ToolCatalog(check_schema=check_schema, check_relaxed=compile_relaxed)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
-
-    def is_disabled(name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in disabled)
-
     for spec in tuple(catalog.all()):
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
-    return Toolbox(adapter, catalog, custom, http, resolver, web, interpreter, is_disabled, databases)
+    return catalog
 
 
 class Web(msgspec.Struct, frozen=True):

@@ -230,7 +230,7 @@ def _arguments(name: str, summary: str) -> Any:
     row = countbot().tools.get(name)
     if row is None or not isinstance(args, dict):
         return args
-    return row.renamed(args)
+    return row.rename_arguments(args)
 
 
 @audit.command("rotate-key")

@@ -140,7 +140,7 @@ def _record(kind: type[Record], value: Any) -> Record:
 @contextmanager
 def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
     """Yield the file's contexts to be changed; no other command changes the file meanwhile."""
-    from toolhub_service.app.files.editing import edited, replace_text
+    from toolhub_service.app.files.editing import lock_for_edit, replace_text
 
     def keep(contexts: Contexts) -> None:
         by_name = {name: _plain(asdict(each)) for name, each in sorted(contexts.by_name.items())}
@@ -148,7 +148,7 @@ def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
         replace_text(contexts_file(), json.dumps(document, indent=2, ensure_ascii=False) + "\n", mode=0o600)
 
     try:
-        with edited(contexts_file()):
+        with lock_for_edit(contexts_file()):
             yield keep
     except OSError as failed:
         raise click.ClickException(f"{failed.filename or contexts_file()}: {failed.strerror}") from failed

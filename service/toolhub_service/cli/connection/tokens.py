@@ -91,10 +91,10 @@ def session_of(name: str) -> Session | None:
 @contextmanager
 def _hold_lock(name: str) -> Iterator[None]:
     """Hold a lock: no other process refreshes, stores or revokes the tokens meanwhile."""
-    from toolhub_service.app.files.editing import edited
+    from toolhub_service.app.files.editing import lock_for_edit
 
     try:
-        with edited(_file(name)):
+        with lock_for_edit(_file(name)):
             yield
     except OSError as failed:
         raise click.ClickException(f"{failed.filename or _file(name)}: {failed.strerror}") from failed

@@ -95,7 +95,7 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
       toolhub policy grant research-agent core/web.fetch
       toolhub policy grant "group:corp/admins" danger:destructive --dry-run
     """
-    from toolhub_service.app.files.editing import edited, replace_text
+    from toolhub_service.app.files.editing import lock_for_edit, replace_text
     from toolhub_service.app.files.paths import Paths
     from toolhub_service.app.files.policy_editing import NotEditable, lacking_grants, with_grant
     from toolhub_service.app.offline import policy_warnings
@@ -107,7 +107,7 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
     with explaining(OSError, InvalidPolicy, NotEditable, place=path):
         if not dry_run:
             Paths(settings).make()
-        with nullcontext() if dry_run else edited(path):
+        with nullcontext() if dry_run else lock_for_edit(path):
             text = path.read_text(encoding="utf-8") if path.exists() else starter_policy()
             lacking = lacking_grants(text, who, capabilities)
             if not lacking:

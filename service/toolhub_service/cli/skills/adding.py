@@ -61,9 +61,9 @@ def add(
       toolhub skills add https://github.com/anthropics/skills --commit 9d2f1ae187231d8199c64b5b762e1bdf2244733d
       toolhub skills add ./report --trust always --source drafts
     """
-    from toolhub_service.app.files.editing import edited, replace_text
+    from toolhub_service.app.files.editing import lock_for_edit, replace_text
     from toolhub_service.app.files.paths import Paths
-    from toolhub_service.app.files.sources_file import NotEditable
+    from toolhub_service.app.files.sources_editing import NotEditable
     from toolhub_service.settings.loading import SettingsInvalid
 
     entry = _entry(what, commit, below)
@@ -73,7 +73,7 @@ def add(
         text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
         if not dry_run:
             # Checked again under the lock: another program may have edited the file meanwhile.
-            with edited(path):
+            with lock_for_edit(path):
                 text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
                 replace_text(path, text)
     _report(path, name, source, settings, is_new=is_new, dry_run=dry_run, as_json=as_json)
@@ -97,7 +97,8 @@ def _with_entry(
     text: str, place: str, name: str, entry: dict[str, str], trust: str | None
 ) -> tuple[str, dict[str, Any], bool]:
     """Return the file with it, its source, and whether that is new. Raises SettingsInvalid, NotEditable."""
-    from toolhub_service.app.files.sources_file import NotEditable, parse_sources, with_sources, without_source
+    from toolhub_service.app.files.sources_editing import NotEditable, with_sources, without_source
+    from toolhub_service.app.files.sources_file import parse_sources
     from toolhub_service.guards.yaml_scalars import load_as_written
 
     parse_sources(text, place)
@@ -120,7 +121,8 @@ def _with_entry(
 def _report(
     path: Path, name: str, source: dict[str, Any], settings: Any, *, is_new: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from toolhub_service.app.files.sources_file import as_yaml, to_source
+    from toolhub_service.app.files.sources_editing import as_yaml
+    from toolhub_service.app.files.sources_file import to_source
     from toolhub_service.policy.starter import LOCAL
     from toolhub_service.policy.suggested_lines import grant_command, grant_line
 

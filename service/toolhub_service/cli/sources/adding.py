@@ -255,9 +255,9 @@ class _Merged:
 
 def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Write those that can be added and return them; add to `refused` why others cannot."""
-    from toolhub_service.app.files.editing import edited, replace_text
+    from toolhub_service.app.files.editing import lock_for_edit, replace_text
 
-    with explaining(OSError, place=path), edited(path):
+    with explaining(OSError, place=path), lock_for_edit(path):
         merged = _merge_sources(path, found, refused, replace=replace)
         # Secrets first: sources.yaml must not name a missing file.
         for secret in (secret for source in merged.added for secret in source.secrets):
@@ -269,7 +269,8 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
 
 def _merge_sources(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Return the file with the sources that can be added; add to `refused` why others cannot be."""
-    from toolhub_service.app.files.sources_file import NotEditable, parse_sources, with_sources, without_source
+    from toolhub_service.app.files.sources_editing import NotEditable, with_sources, without_source
+    from toolhub_service.app.files.sources_file import parse_sources
     from toolhub_service.settings.loading import SettingsInvalid
 
     merged = _Merged(read_text(path))
@@ -317,7 +318,7 @@ def _report(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from toolhub_service.app.files.sources_file import as_yaml
+    from toolhub_service.app.files.sources_editing import as_yaml
 
     added = merged.added
     missing = {source.name: _missing(source, settings, is_written=not dry_run) for source in added}

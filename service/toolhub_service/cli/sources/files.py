@@ -80,8 +80,8 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
     Example:
       toolhub sources remove memory
     """
-    from toolhub_service.app.files.editing import edited, replace_text
-    from toolhub_service.app.files.sources_file import NotEditable, without_source
+    from toolhub_service.app.files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.files.sources_editing import NotEditable, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
@@ -89,7 +89,7 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
     text = read_text(path)
     try:
         without_source(text, name)  # refuses before a lock file is made beside sources.yaml
-        with edited(path):
+        with lock_for_edit(path):
             text = read_text(path)
             replace_text(path, without_source(text, name))
     except KeyError as unknown:

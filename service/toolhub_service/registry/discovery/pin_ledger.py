@@ -202,7 +202,7 @@ class PinLedger:
         """Return the pins of a source. Raises as `PinStore.of_source`."""
         return await self._store.of_source(source)
 
-    async def approved(self, pin: Pin) -> Pin | None:
+    async def approved_version(self, pin: Pin) -> Pin | None:
         """Return the pin that a difference is shown against. Raises as `PinStore.of_source`.
 
         The store is only read for a source that has not been evaluated here: reading thousands of pins for each pin of

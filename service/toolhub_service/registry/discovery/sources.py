@@ -247,8 +247,8 @@ class Sources:
     ) -> tuple[Sequence[Pin], int]:
         return await self._pins.page(where, after=after, limit=limit)
 
-    async def approved(self, pin: Pin) -> Pin | None:
-        return await self._ledger.approved(pin)
+    async def approved_version(self, pin: Pin) -> Pin | None:
+        return await self._ledger.approved_version(pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
         controller = self._controllers.get(source)

@@ -50,7 +50,7 @@ def verify_recent(
         rows = log.last_rows(limit)
         ends: dict[Any, tuple[int, str]] = {}
         for writer, chain in groupby(rows, key=lambda row: row[0]):
-            ends[writer] = _checked(list(chain), claims, keyring, faults)
+            ends[writer] = _check_chain(list(chain), claims, keyring, faults)
         for writer, sequence, tag in log.ends():
             ends.setdefault(writer, (sequence, tag))
         for writer in ends if are_all_lines else ():
@@ -65,7 +65,7 @@ def verify_recent(
     return RecentVerified(Verification(len(rows), len({row[0] for row in rows}), found), are_all=False)
 
 
-def _checked(
+def _check_chain(
     chain: list[tuple[Any, ...]], claims: Claims, keyring: Keyring, faults: dict[str, ChainFault]
 ) -> tuple[int, str]:
     """Return the last good sequence and tag of one chain's newest events; note its first fault."""

@@ -78,20 +78,20 @@ def test_a_file_with_something_unknown_is_refused_and_not_taken_for_more_rights(
     file = KeyFile(path)
     with pytest.raises(KeyFileInvalid, match=r"api-keys\.yaml"):
         file.read()
-    assert file.changed(), "it is read again, until it can be"
+    assert file.has_changed(), "it is read again, until it can be"
 
 
 def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
     file = KeyFile(path)
-    assert file.changed()
+    assert file.has_changed()
     file.read()
-    assert not file.changed(), "there is none, as before"
+    assert not file.has_changed(), "there is none, as before"
     KeyFile(path).create("robot")
-    assert file.changed()
+    assert file.has_changed()
     file.read()
-    assert not file.changed()
+    assert not file.has_changed()
     path.unlink()
-    assert file.changed()
+    assert file.has_changed()
 
 
 def test_a_rotation_keeps_scope_and_length_and_lets_the_old_key_end_no_later_than_it_would(path: Path) -> None:

@@ -9,14 +9,8 @@ import yaml
 
 from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.files.sources_file import (
-    NotEditable,
-    SourcesFile,
-    parse_sources,
-    read_sources,
-    with_sources,
-    without_source,
-)
+from toolhub_service.app.files.sources_editing import NotEditable, with_sources, without_source
+from toolhub_service.app.files.sources_file import SourcesFile, parse_sources, read_sources
 from toolhub_service.config.source_config import SecretRef, ValueMissing, resolve_value
 from toolhub_service.settings.loading import SettingsInvalid
 
@@ -128,11 +122,11 @@ def test_a_vanished_file_is_an_error_and_no_removal_of_its_sources(tmp_path: Pat
     path = tmp_path / "sources.yaml"
     path.write_text(GOOD)
     file = SourcesFile(path)
-    assert file.changed()
+    assert file.has_changed()
     assert len(file.load().sources) == 3
-    assert not file.changed()
+    assert not file.has_changed()
     path.unlink()
-    assert file.changed()
+    assert file.has_changed()
     with pytest.raises(SettingsInvalid):
         file.load()
 
@@ -143,9 +137,9 @@ def test_invalid_file_is_reported_once_and_seen_again_when_it_is_repaired(tmp_pa
     file = SourcesFile(path)
     with pytest.raises(SettingsInvalid):
         file.load()
-    assert not file.changed()
+    assert not file.has_changed()
     path.write_text(GOOD)
-    assert file.changed()
+    assert file.has_changed()
     assert len(file.load().sources) == 3
 
 

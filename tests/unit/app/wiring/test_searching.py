@@ -44,7 +44,16 @@ def searching(folder: Path, embedder: str = "", trusted: tuple[str, ...] = ("acm
     )
     paths, observing = Paths(settings), open_observing(settings, Redactor(), is_worker=True)
     ladder = make_ladder(settings)
-    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, ladder, ScriptPython(ladder))
+    deps = Deps(
+        settings=settings,
+        paths=paths,
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        redactor=Redactor(),
+        observing=observing,
+        ladder=ladder,
+        script_python=ScriptPython(ladder),
+    )
     return make_searching(deps, ToolCatalog(check_schema=compile_schema), make_stores(deps))
 
 

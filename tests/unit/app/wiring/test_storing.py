@@ -32,7 +32,16 @@ def _deps(folder: Path, **sections: Any) -> Deps:
     paths.make()
     observing = open_observing(settings, Redactor(), is_worker=True)
     ladder = make_ladder(settings)
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, ladder, ScriptPython(ladder))
+    return Deps(
+        settings=settings,
+        paths=paths,
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        redactor=Redactor(),
+        observing=observing,
+        ladder=ladder,
+        script_python=ScriptPython(ladder),
+    )
 
 
 def _kinds(stores: Stores) -> list[str]:
@@ -143,17 +152,18 @@ class RecordingPart:
 
 
 def _stores(*beneath: RecordingPart) -> Stores:
-    keys, pins = MemoryKeys(SystemClock()), MemoryPins()
-    records = (
-        MemoryApprovals(),
-        MemoryArtifacts(),
-        pins,
-        MemoryUsage(30),
-        InProcessItems(),
-        InnerLogs(MemoryRecords(INNER_CALLS)),
-        Credentials(MemoryRecords(CREDENTIALS)),
+    return Stores(
+        jobs=MemoryJobs(),
+        keys=MemoryKeys(SystemClock()),
+        approvals=MemoryApprovals(),
+        artifacts=MemoryArtifacts(),
+        pins=MemoryPins(),
+        usage=MemoryUsage(30),
+        memory=InProcessItems(),
+        inner_log=InnerLogs(MemoryRecords(INNER_CALLS)),
+        credentials=Credentials(MemoryRecords(CREDENTIALS)),
+        beneath=beneath,
     )
-    return Stores(MemoryJobs(), keys, *records, beneath=beneath)
 
 
 async def test_stores_open_in_order_and_close_in_reverse() -> None:

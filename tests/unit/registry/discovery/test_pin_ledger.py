@@ -173,10 +173,10 @@ async def test_pins_can_be_paged_and_compared(new_harness: NewHarness) -> None:
     pin = await drifted(harness, source)
     pins, total = await harness.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
     assert (list(pins), total) == ([pin], 1)
-    before = await harness.desk.approved(pin)
+    before = await harness.desk.approved_version(pin)
     assert before is not None
     assert before.definition == READ.remote
-    assert await harness.desk.approved(before) is None
+    assert await harness.desk.approved_version(before) is None
 
 
 async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(new_harness: NewHarness) -> None:
@@ -185,11 +185,11 @@ async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(new_harne
     harness = await begun(new_harness(pins=pins), source)
     seen = await drifted(harness, source)
     pins.failure = AWAY
-    before = await harness.desk.approved(seen)
+    before = await harness.desk.approved_version(seen)
     assert before is not None
     assert before.definition == READ.remote
     with pytest.raises(ToolFailure):
-        await harness.desk.approved(structs.replace(seen, source="elsewhere"))
+        await harness.desk.approved_version(structs.replace(seen, source="elsewhere"))
 
 
 async def test_a_decision_does_not_count_as_a_reading(new_harness: NewHarness) -> None:

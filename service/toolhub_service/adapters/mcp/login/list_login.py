@@ -163,7 +163,7 @@ class ListLogin(Generic[Link]):
             await asyncio.wait({self._comparing})
 
     async def _renew(self, used: CallerCredential) -> CallerCredential | None:
-        return await self._vault.renewed_of_source(self._terms.source, used.secret)
+        return await self._vault.renew_of_source(self._terms.source, used.secret)
 
     async def _read_as_caller(self, read: Read[Link]) -> tuple[StoredCredential | None, Discovery | None]:
         """Return what a caller is shown, and whose credential that was; None when nobody's works. Raises ToolFailure
@@ -203,7 +203,7 @@ class ListLogin(Generic[Link]):
             return None
 
         async def renew(used: CallerCredential) -> CallerCredential | None:
-            return await self._vault.renewed_of_key(giver.key, used.secret)
+            return await self._vault.renew_of_key(giver.key, used.secret)
 
         link = self._connect(Holder(credential, renew))
         link.start()

@@ -173,7 +173,7 @@ class UserSessions(Generic[Opened]):
         principal, vault = call.call.principal, self.callers.vault
 
         async def renew(used: CallerCredential) -> CallerCredential | None:
-            return await vault.renewed(principal, source, used.secret)
+            return await vault.renew(principal, source, used.secret)
 
         holder = Holder(credential, renew)
         opened, link = self.make(holder)
