@@ -60,10 +60,15 @@ test("a call of every kind ends in its time", async () => {
 });
 
 test("the server gets the deadline, which pages share", async () => {
-  const { hub, leftMs } = await silent();
-  await assert.rejects(hub.export("openai", {}, call), isLate);
-  assert.equal(leftMs.length, 2);
-  assert.ok(leftMs.every((left) => left !== undefined && left <= 200), `${leftMs}`);
+  // On a busy machine a short time may be over before the second page is asked for: then it gets more.
+  for (const timeoutMs of [200, 2_000, 20_000]) {
+    const { hub, leftMs } = await silent();
+    await assert.rejects(hub.export("openai", {}, { timeoutMs }), isLate);
+    if (leftMs.length < 2) continue;
+    assert.ok(leftMs.every((left) => left !== undefined && left <= timeoutMs), `${leftMs}`);
+    return;
+  }
+  assert.fail("the second page was never asked for");
 });
 
 test("a signal ends a call that has time left", async () => {
