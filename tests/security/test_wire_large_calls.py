@@ -32,7 +32,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
 from toolhub_service.runtime import pipeline
 from toolhub_service.runtime.approvals import record as approval_record
-from toolhub_service.runtime.approvals.reveal import show_arguments
+from toolhub_service.runtime.approvals.show_arguments import show_arguments
 from toolhub_service.runtime.artifacts import references as artifact_references
 from toolhub_service.runtime.steps import validate_input
 from toolhub_service.schema.tool_schemas import ToolSchemas

@@ -55,10 +55,10 @@ from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.registry.export.plan_argument import plan_argument
-from toolhub_service.runtime.approvals.record import marked_unasked
+from toolhub_service.runtime.approvals.tool_questions import marked_unasked
 from toolhub_service.runtime.argument_forms import in_own_words, repair_texts, take_plan_out
 from toolhub_service.runtime.artifacts.service import Artifacts
-from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal, keep_whole
+from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.call_state import (
     APPLY_DEFAULTS,
@@ -72,21 +72,15 @@ from toolhub_service.runtime.call_state import (
     VALIDATE_OUTPUT,
     CallState,
 )
-from toolhub_service.runtime.failures import (
-    SHOWN_AT_ONCE_BYTES,
-    cancelled,
-    crash,
-    hub_stopped,
-    of_a_crash,
-    redact_error,
-    redact_plan,
-)
+from toolhub_service.runtime.evidence.keep_whole import keep_whole
+from toolhub_service.runtime.failures import cancelled, crash, hub_stopped, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plan_offers import attach_plan, lacks_plan, to_dry_run
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.redaction import SHOWN_AT_ONCE_BYTES, redact_error, redact_plan
 from toolhub_service.runtime.route import HiddenTool, Route, Routes, Unread, all_read
 from toolhub_service.runtime.steps import (
     Executor,

@@ -159,15 +159,13 @@ async def take_budget(
     return granted, lease
 
 
-# Step 6: run the adapter inside its budget, with its retries.
-#
-# A retry happens only when the error may pass, the call is safe to repeat and the deadline leaves time. A side effect
-# whose end was not observed is OUTCOME_UNKNOWN, never an error that invites a second run. A question of the tool is
-# passed on.
-
-
 class Executor:
-    """Runs granted calls on their adapters; `sleep` waits between two attempts."""
+    """Step 6: runs the adapter inside its budget, with its retries; `sleep` waits between two attempts.
+
+    A retry happens only when the error may pass, the call is safe to repeat and the deadline leaves time. A side effect
+    whose end was not observed is OUTCOME_UNKNOWN, never an error that invites a second run. A question of the tool is
+    passed on.
+    """
 
     def __init__(self, observer: CallObserver, recorder: Recorder, sleep: Sleep = asyncio.sleep) -> None:
         self._observer = observer

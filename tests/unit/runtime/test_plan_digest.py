@@ -15,8 +15,8 @@ from toolhub_service.domain.call import Preconditions
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.snapshot import PolicySnapshot
-from toolhub_service.runtime import plans
-from toolhub_service.runtime.plans import check, committed, is_stale, seal, shorten
+from toolhub_service.runtime import plan_digest
+from toolhub_service.runtime.plan_digest import check, committed, is_stale, seal, shorten
 
 KEY = b"k" * 32
 NOW, LATER = 1_000_000, 1_600_000
@@ -132,7 +132,7 @@ def test_a_changed_signature_is_refused(at: int, sign: str) -> None:
 
 
 def test_digest_of_an_earlier_version_is_distinguished_from_a_forged_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "VERSION", "v1")
+    monkeypatch.setattr(plan_digest, "VERSION", "v1")
     earlier = seal(SHOWN, VERDICT, LATER, KEY)
     monkeypatch.undo()
     assert differs(earlier) == ["version"]
@@ -148,8 +148,8 @@ def test_another_workspace_is_named_and_another_state_is_stale(there: dict[str, 
         assert differs(digest, now) == named
         return
     check(digest, now, VERDICT, NOW, KEY)
-    assert plans.is_stale(digest, now, VERDICT, KEY)
-    assert not plans.is_stale(digest, shown, VERDICT, KEY)
+    assert plan_digest.is_stale(digest, now, VERDICT, KEY)
+    assert not plan_digest.is_stale(digest, shown, VERDICT, KEY)
 
 
 # Short digests, which models copy.

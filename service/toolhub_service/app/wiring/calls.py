@@ -34,9 +34,10 @@ from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.calls import InnerCallDeps
 from toolhub_service.runtime.inner.log import DurableCallDeps, JobLogs
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
+from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
-from toolhub_service.runtime.jobs.run import Heartbeat, JobRuns
+from toolhub_service.runtime.jobs.run import JobRuns
 from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans

@@ -35,10 +35,7 @@ from toolhub_service.runtime.approvals import refusals
 from toolhub_service.runtime.approvals.ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
 from toolhub_service.runtime.approvals.record import (
     OPEN_STATES,
-    AskedQuestion,
     Decision,
-    answer_to,
-    asked_question,
     binding_of,
     compared_to,
     decided,
@@ -50,8 +47,9 @@ from toolhub_service.runtime.approvals.record import (
     was_decided,
 )
 from toolhub_service.runtime.approvals.reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
-from toolhub_service.runtime.failures import SHOWN_AT_ONCE_BYTES
+from toolhub_service.runtime.approvals.tool_questions import AskedQuestion, answer_to, asked_question
 from toolhub_service.runtime.idempotency import effect_key
+from toolhub_service.runtime.redaction import SHOWN_AT_ONCE_BYTES
 
 _ID_MAX = 128
 

@@ -40,7 +40,8 @@ from toolhub_service.domain.ports import Clock, InnerCalls, Sleep
 from toolhub_service.domain.result import SILENT, JobRef, JobState, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.runtime.inner.calls import CallsWithin, refused
-from toolhub_service.runtime.jobs.ledger import RETRY_S, not_ours
+from toolhub_service.runtime.jobs.ledger import RETRY_S
+from toolhub_service.runtime.jobs.live_job import not_ours
 from toolhub_service.schema.canonical_json import NotJson, digest, dumps
 
 T = TypeVar("T")

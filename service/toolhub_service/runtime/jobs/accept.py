@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Callable
 from math import inf
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.call import Call, GrantedCall, Mode, Principal
+from toolhub_service.domain.call import Call, GrantedCall, Mode
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.job import Job, JobFilter, JobStatus
+from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.job_ports import JobEngine, JobStore
-from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
-from toolhub_service.domain.result import FINAL_STATES, SILENT, JobState, ToolResult
-from toolhub_service.domain.storage import RESERVE_LIMIT, Room
+from toolhub_service.domain.ports import Catalog, Invoker, Randomness
+from toolhub_service.domain.result import SILENT, JobState, ToolResult
+from toolhub_service.domain.storage import Room
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
+from toolhub_service.runtime.jobs.open_job_limit import FULL_LIMITS, OpenJobLimit
 from toolhub_service.schema.canonical_json import digest
 
 # Delivery of a stored job.
@@ -33,89 +32,6 @@ async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
         await engine.enqueue(job.job_id, ledger.tenant_of(job))
     except ToolFailure as away:
         ledger.observer.on_problem(job.job_id, away)
-
-
-# A quota of open jobs in the whole store, of which one principal, or all of one tenant, can use at most half.
-#
-# Counting costs a query, so a count may be a second old; jobs accepted by this process since then are added to it. Jobs
-# are counted per principal only while more than half of the quota is used, because below that nobody can have too many,
-# and per tenant where the tenant has a limit of its own.
-
-COUNT_TTL_S = 1.0
-"""Longest age of a count of open jobs, in seconds."""
-HUB_BOUND, TENANT_BOUND = "jobs.max_open", "tenants.max_open_jobs"
-_FULL = (HUB_BOUND, TENANT_BOUND, RESERVE_LIMIT)
-"""Limits at which not even the refusal is stored."""
-_OPEN = frozenset(JobState) - FINAL_STATES
-
-
-class OpenJobLimit:
-    def __init__(self, store: JobStore, clock: Clock, max_open: int) -> None:
-        """`max_open` limits the unfinished jobs in the whole store."""
-        self._store = store
-        self._clock = clock
-        self._max_open = max_open
-        self._share = max(1, max_open // 2)
-        self._counting = asyncio.Lock()
-        self._counted_at_s = float("-inf")
-        self._open = 0
-        # Open jobs of the principals or tenants (`Principal.share`) that were counted since the last total.
-        self._of: dict[str, int] = {}
-        # Accepted jobs that may not be in the store yet, by the same key.
-        self._coming: Counter[str] = Counter()
-
-    async def reserve(self, principal: Principal) -> None:
-        """Count one more job; call `confirm` once it is in the store, or is certain not to be.
-
-        Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, the principal or its tenant may have.
-        """
-        tenancy, share = principal.tenancy, principal.share
-        async with self._counting:
-            await self._count()
-            if self._open >= self._max_open:
-                raise _full(f"{self._max_open} jobs are waiting or running, the limit of this hub.", self._max_open)
-            whose, one = ("your", "caller") if tenancy is None else (f"tenant {tenancy.name}'s", "tenant")
-            if self._open >= self._share and await self._count_of(principal) >= self._share:
-                what = f"{self._share} of {whose} jobs are waiting or running, the limit for one {one}."
-                raise _full(what, self._share)
-            most = None if tenancy is None else tenancy.bounds.max_open_jobs
-            if most is not None and await self._count_of(principal) >= most:
-                what = f"{most} of {whose} jobs are waiting or running, the limit that the policy sets for it."
-                raise _full(what, most, TENANT_BOUND)
-            self._open += 1
-            self._coming[share] += 1
-            if share in self._of:
-                self._of[share] += 1
-
-    def confirm(self, principal: Principal) -> None:
-        """Stop counting one accepted job here: from now on the store counts it."""
-        share = principal.share
-        self._coming[share] -= 1
-        if not self._coming[share]:
-            del self._coming[share]
-
-    async def _count(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._counted_at_s >= COUNT_TTL_S:
-            coming = self._coming.total()
-            self._open = coming + sum((await self._store.count_jobs()).by_state.values())
-            self._of.clear()
-            self._counted_at_s = now_s
-
-    async def _count_of(self, principal: Principal) -> int:
-        share = principal.share
-        if share not in self._of:
-            coming = self._coming[share]
-            own = JobFilter(principal=principal.id, states=_OPEN)
-            where = own if principal.tenancy is None else JobFilter(owners=principal.owners, states=_OPEN)
-            _, stored = await self._store.page(where, after=None, limit=1)
-            self._of[share] = coming + stored
-        return self._of[share]
-
-
-def _full(what: str, quota: int, limit: str = HUB_BOUND) -> ToolFailure:
-    message = f"{what} Cancel one, or submit it again when one has ended."
-    return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=5.0, limit=limit, quota=quota)
 
 
 class Acceptance:
@@ -277,7 +193,7 @@ class Submission:
             return await self._read(result.job.job_id)
         error = result.error
         assert error is not None  # no job was stored, and the error says why
-        is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in _FULL
+        is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in FULL_LIMITS
         if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or is_full or is_unclear:
             raise ToolFailure(error)
         spec, approval_id = self._catalog.get(call.tool), str(error.details.get("approval_id", ""))

@@ -23,8 +23,8 @@ from toolhub_service.domain.job import Job, JobFilter, moved
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
+from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.run import Heartbeat
 from toolhub_service.runtime.jobs.settle import ended, final_state, out_of_reach, without_answer
 
 _APPROVALS_A_PAGE = 256

@@ -11,172 +11,24 @@ A job that is taken up right after a start waits for the first reading of the so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
 
 from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ToolFailure
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended, moved
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import JobState, Plan, ToolResult
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Superseded, Transition, not_ours
-from toolhub_service.runtime.jobs.settle import (
-    JobSettlement,
-    JobSink,
-    broken_off,
-    ended_unanswered,
-    never_ran,
-    stopped,
-    too_late,
-)
+from toolhub_service.runtime.jobs.claims import JobClaims
+from toolhub_service.runtime.jobs.heartbeat import Heartbeat
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger
+from toolhub_service.runtime.jobs.live_job import LiveJob, Superseded, Transition, not_ours
+from toolhub_service.runtime.jobs.reports import JobSink
+from toolhub_service.runtime.jobs.settle import JobSettlement
 from toolhub_service.schema.json_structure import has_many_values
-
-
-class Heartbeat:
-    """One runner's heartbeat, and whether this process may conclude that other runners are dead."""
-
-    def __init__(self, ledger: JobLedger, runner: str, dead: Callable[[], Iterable[str]] = tuple) -> None:
-        """`dead` yields the names of runners that have certainly ended, each once."""
-        self.runner = runner
-        """Names this process; new at each start."""
-        self._dead = dead
-        self._known_dead: set[str] = set()
-        self._store = ledger.store
-        self._observer = ledger.observer
-        self._clock = ledger.clock
-        self._terms = ledger.terms
-        self._steady_since_s: float | None = None
-        self._alive_until_unix_ms = 0
-
-    async def beat(self) -> bool:
-        """Write to the store that this runner is alive. Return False when the store could not be reached."""
-        now_unix_ms = self._clock.unix_ms()
-        alive_until_unix_ms = now_unix_ms + self._terms.dead_after_ms
-        try:
-            await self._store.beat(self.runner, alive_until_unix_ms)
-        except Exception as unheard:  # noqa: BLE001 - whatever it is, signs of life must go on
-            self._steady_since_s = None
-            self._observer.on_problem("", unheard)
-            return False
-        if self._steady_since_s is None or not self._is_fresh(now_unix_ms):
-            self._steady_since_s = self._clock.monotonic_s()
-        self._alive_until_unix_ms = alive_until_unix_ms
-        return True
-
-    async def leave(self) -> None:
-        """Remove the heartbeat, so that others need not wait: this process runs nothing any more."""
-        try:
-            await self._store.beat(self.runner, 0)
-        except ToolFailure as unreachable:
-            self._observer.on_problem("", unreachable)
-
-    async def release_dead(self) -> None:
-        """Release the jobs of runners that have certainly ended, without waiting for their heartbeat to expire. Raises
-        ToolFailure."""
-        for runner in self._dead():
-            self._known_dead.add(runner)
-            await self._store.beat(runner, 0)
-
-    def may_take_over(self, runner: str) -> bool:
-        """Return whether a runner that the store does not know as alive may be considered dead."""
-        return runner in self._known_dead or self.may_declare_dead
-
-    @property
-    def may_declare_dead(self) -> bool:
-        """Return whether this process may consider others dead. After an outage of the store every process looks dead
-        until it has sent a heartbeat again, so no job is taken over until then; nor may a process decide whose own
-        heartbeat is overdue."""
-        steady_since_s = self._steady_since_s
-        if not self._is_fresh(self._clock.unix_ms()):
-            return False
-        return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s
-
-    def _is_fresh(self, now_unix_ms: int) -> bool:
-        """Return whether the last heartbeat is recent: at half its lifetime, those of others, sent earlier, may have
-        expired."""
-        return now_unix_ms < self._alive_until_unix_ms - self._terms.dead_after_ms // 2
-
-
-# Claiming a job that nobody runs.
-#
-#     QUEUED                       claim it and run
-#     its runner lives             nothing to do
-#     its runner is dead
-#         before its effect, safe to repeat, or marked on a remote side    run it again, or re-attach
-#         otherwise                                                        LOST, with the reason
-#
-# Whoever writes RUNNING first has it. A store that goes away meanwhile is waited for: it may have kept what it did not
-# confirm, and such a job would have a runner that lives and does not run it.
-
-
-class JobClaims:
-    """Decides whether this process runs a job, and what becomes of one whose runner is dead."""
-
-    def __init__(self, ledger: JobLedger, heartbeat: Heartbeat) -> None:
-        self._ledger = ledger
-        self._heartbeat = heartbeat
-
-    async def claim(self, job_id: str) -> Job | None:
-        """Claim the job for this process and return it; None when there is nothing to run."""
-        sent: tuple[Job, Job] | None = None
-        while True:
-            try:
-                pair = sent or await self._next(job_id)
-                if pair is None:
-                    return None
-                again, sent = sent is not None, pair
-                if await self._ledger.put(*pair, again=again):
-                    before, job = pair
-                    if job.state.is_final:
-                        return None
-                    if before.runner:
-                        self._ledger.observer.on_takeover(job)
-                    return job
-                sent = None
-            except ToolFailure as away:
-                self._ledger.observer.on_problem(job_id, away)
-                await asyncio.sleep(RETRY_S)
-
-    async def give_up(self, job: Job) -> bool:
-        """Store the end of a job that nobody runs and that has nothing left to run. Return False when it has a runner
-        or must be delivered. Raises ToolFailure."""
-        if job.runner and await self._is_held(job):
-            return False
-        after = self._claimed(job)
-        return after.state.is_final and await self._ledger.put(job, after)
-
-    async def _next(self, job_id: str) -> tuple[Job, Job] | None:
-        """Return the stored job and the record that claims it; None when it must not be claimed."""
-        job = await self._ledger.store.get(job_id)
-        if job is None or job.state.is_final or job.state is JobState.AWAITING_APPROVAL:
-            return None
-        if job.runner and await self._is_held(job):
-            return None
-        return job, self._claimed(job)
-
-    async def _is_held(self, job: Job) -> bool:
-        """Return whether another process runs the job, as far as this process can tell."""
-        if job.runner == self._heartbeat.runner:
-            return False
-        is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
-        return is_alive or not self._heartbeat.may_take_over(job.runner)
-
-    def _claimed(self, job: Job) -> Job:
-        """Return the record that follows the stored one, for a job that nobody runs."""
-        now_unix_ms = self._ledger.clock.unix_ms()
-        if job.begun and job.remote is None:
-            unclear = broken_off(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
-            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
-        if job.state is JobState.CANCELLING and job.remote is None:
-            error = stopped(job) if job.runs else never_ran()
-            return ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
-        if now_unix_ms >= job.deadline_unix_ms and job.remote is None:
-            return ended_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
-        state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
-        return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
 
 
 async def all_read(_tool: str) -> None:

@@ -21,10 +21,10 @@ from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, moved
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.result import FINAL_STATES, JobState
-from toolhub_service.runtime.failures import mended
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran, stopped
+from toolhub_service.runtime.redaction import mended
 
 TAIL_ENTRIES = 64
 OPEN_STATES = frozenset(JobState) - FINAL_STATES

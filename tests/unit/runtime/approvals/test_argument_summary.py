@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.runtime.approvals.approval_harness import REJECTED, an_approval_harness
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approvals.reveal import SUMMARY_MAX_BYTES, show_arguments
+from toolhub_service.runtime.approvals.show_arguments import SUMMARY_MAX_BYTES, show_arguments
 
 CANARY = "c4nary-7f31-value"
 SHAPED = "ghp_0123456789abcdefghijABCDEFGHIJ012345"

@@ -20,7 +20,7 @@ from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import IdempotencyMode
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approvals.record import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
+from toolhub_service.runtime.approvals.tool_questions import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
 from toolhub_service.stores.memory.records import MemoryApprovals
 from toolhub_service.telemetry.approvals import payload
 from toolhub_service.transport.convert.records import from_approval

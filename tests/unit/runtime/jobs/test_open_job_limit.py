@@ -11,7 +11,7 @@ from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobStatus, moved
 from toolhub_service.domain.result import JobState, ToolResult
-from toolhub_service.runtime.jobs.accept import COUNT_TTL_S, OpenJobLimit
+from toolhub_service.runtime.jobs.open_job_limit import COUNT_TTL_S, OpenJobLimit
 from toolhub_service.stores.memory.jobs import MemoryJobs
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tests.unit.runtime.jobs.job_harness import JobHarness, Process, ScriptedRun, a_job, turn
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Chunk, JobState, Progress, ToolResult
-from toolhub_service.runtime.jobs import settle as subject
-from toolhub_service.runtime.jobs.settle import carried_on
+from toolhub_service.runtime.jobs import reports as subject
+from toolhub_service.runtime.jobs.reports import carried_on
 
 
 async def _run(harness: JobHarness, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:

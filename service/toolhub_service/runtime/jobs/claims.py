@@ -1,0 +1,95 @@
+"""Claiming a job that nobody runs.
+
+    QUEUED                       claim it and run
+    its runner lives             nothing to do
+    its runner is dead
+        before its effect, safe to repeat, or marked on a remote side    run it again, or re-attach
+        otherwise                                                        LOST, with the reason
+
+Whoever writes RUNNING first has it. A store that goes away meanwhile is waited for: it may have kept what it did not
+confirm, and such a job would have a runner that lives and does not run it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from toolhub_service.domain.errors.failure import ToolFailure
+from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.result import JobState
+from toolhub_service.runtime.jobs.heartbeat import Heartbeat
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger
+from toolhub_service.runtime.jobs.settle import (
+    broken_off,
+    ended_unanswered,
+    never_ran,
+    stopped,
+    too_late,
+)
+
+
+class JobClaims:
+    """Decides whether this process runs a job, and what becomes of one whose runner is dead."""
+
+    def __init__(self, ledger: JobLedger, heartbeat: Heartbeat) -> None:
+        self._ledger = ledger
+        self._heartbeat = heartbeat
+
+    async def claim(self, job_id: str) -> Job | None:
+        """Claim the job for this process and return it; None when there is nothing to run."""
+        sent: tuple[Job, Job] | None = None
+        while True:
+            try:
+                pair = sent or await self._next(job_id)
+                if pair is None:
+                    return None
+                again, sent = sent is not None, pair
+                if await self._ledger.put(*pair, again=again):
+                    before, job = pair
+                    if job.state.is_final:
+                        return None
+                    if before.runner:
+                        self._ledger.observer.on_takeover(job)
+                    return job
+                sent = None
+            except ToolFailure as away:
+                self._ledger.observer.on_problem(job_id, away)
+                await asyncio.sleep(RETRY_S)
+
+    async def give_up(self, job: Job) -> bool:
+        """Store the end of a job that nobody runs and that has nothing left to run. Return False when it has a runner
+        or must be delivered. Raises ToolFailure."""
+        if job.runner and await self._is_held(job):
+            return False
+        after = self._claimed(job)
+        return after.state.is_final and await self._ledger.put(job, after)
+
+    async def _next(self, job_id: str) -> tuple[Job, Job] | None:
+        """Return the stored job and the record that claims it; None when it must not be claimed."""
+        job = await self._ledger.store.get(job_id)
+        if job is None or job.state.is_final or job.state is JobState.AWAITING_APPROVAL:
+            return None
+        if job.runner and await self._is_held(job):
+            return None
+        return job, self._claimed(job)
+
+    async def _is_held(self, job: Job) -> bool:
+        """Return whether another process runs the job, as far as this process can tell."""
+        if job.runner == self._heartbeat.runner:
+            return False
+        is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
+        return is_alive or not self._heartbeat.may_take_over(job.runner)
+
+    def _claimed(self, job: Job) -> Job:
+        """Return the record that follows the stored one, for a job that nobody runs."""
+        now_unix_ms = self._ledger.clock.unix_ms()
+        if job.begun and job.remote is None:
+            unclear = broken_off(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
+            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
+        if job.state is JobState.CANCELLING and job.remote is None:
+            error = stopped(job) if job.runs else never_ran()
+            return ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
+        if now_unix_ms >= job.deadline_unix_ms and job.remote is None:
+            return ended_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
+        state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
+        return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
