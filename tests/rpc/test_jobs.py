@@ -31,7 +31,7 @@ from toolhub.v1 import error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import CostHints
-from toolhub_service.runtime.jobs import settle
+from toolhub_service.runtime.jobs import reports
 from toolhub_service.tools.context import ToolContext
 
 ECHO = "test/text.echo"
@@ -196,8 +196,8 @@ async def test_slow_watcher_delays_neither_the_job_nor_the_others(
     harness: JobsHarness, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is sent than a connection takes that nobody reads."""
-    monkeypatch.setattr(settle, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(settle, "_JOB_S", 0.0)
+    monkeypatch.setattr(reports, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(reports, "_JOB_S", 0.0)
     job = await robot.submit(harness.talks.name)
     slow = aiter(robot.watch(job.job_id))
     first = (await anext(slow)).status

@@ -32,7 +32,7 @@ from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, Polic
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.runtime.approvals.record import reply_to
+from toolhub_service.runtime.approvals.tool_questions import reply_to
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.runtime.failures import outcome_unknown, sent_outcome_unknown
 from toolhub_service.runtime.record import Recorder
