@@ -82,6 +82,8 @@ def test_the_audit_log_has_countbots_fields(hub: CommandLine) -> None:
     ]
     answers = hub("run", "--face", "countbot", stdin="\n".join(map(json.dumps, requests))).out.splitlines()
     ids = [json.loads(answer)["call_id"] for answer in answers]
+    # A query returns once all events before it are on disk, where the export reads them beside the running hub.
+    assert hub("audit", "query").code == 0
     exported = [
         json.loads(each)
         for each in hub("audit", "export", "--data-dir", str(hub.data_dir), "--as", "countbot").out.splitlines()
