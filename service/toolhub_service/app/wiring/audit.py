@@ -17,6 +17,7 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.export import BucketSink, Export, FileSink, Sink, least
 from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
+from toolhub_service.stores.audit.unended import UnendedCalls
 from toolhub_service.stores.audit.upkeep import AuditUpkeep, UpkeepTask
 from toolhub_service.telemetry.access_trace import AccessTrace
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _DAY_S = 86_400.0
 _RETENTION_S = 60.0
+# From the deadline of a call to its last event, at most.
+_LATE_S = 5.0
 
 
 async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
@@ -84,6 +87,12 @@ def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], s
         )
         tasks.append(UpkeepTask("retention", retention.step, _RETENTION_S))
     return AuditUpkeep(audit.events, tasks, telemetry)
+
+
+def make_unended(deps: Deps, audit: ChainedAuditLog) -> UnendedCalls:
+    """Return what ends, in the log, calls of a hub that was killed."""
+    wait_s = deps.settings.budget.max_timeout_s + _LATE_S
+    return UnendedCalls(audit, deps.clock.unix_ms, wait_s, deps.observing.audit.upkeep_failed)
 
 
 def _sinks(deps: Deps, export: AuditExport, tenant_of: Callable[[str], str]) -> list[tuple[Sink, float]]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from toolhub_service.app.files.runner_locks import RunnerLocks
-from toolhub_service.app.wiring.audit import make_upkeep
+from toolhub_service.app.wiring.audit import make_unended, make_upkeep
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores, not_installed
 from toolhub_service.app.wiring.telemetry import Observing
@@ -46,6 +46,7 @@ from toolhub_service.runtime.route import Unread
 from toolhub_service.runtime.steps import Executor
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.stores.audit.unended import UnendedCalls
 from toolhub_service.stores.audit.upkeep import AuditUpkeep
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook, check_webhook
 from toolhub_service.telemetry.jobs import JobTelemetry
@@ -72,6 +73,7 @@ class LongWork:
     stores: Stores
     logs: JobLogs
     upkeep: AuditUpkeep
+    unended: UnendedCalls
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
     def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
@@ -87,6 +89,7 @@ class LongWork:
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
         self.upkeep.start()
+        self.unended.start()
 
     def leave(self) -> None:
         """Ask watchers to reconnect, here or to another process."""
@@ -97,6 +100,7 @@ class LongWork:
         """Let running jobs finish within their grace period, and hand over the rest."""
         # First, because a job that ends now still writes its result and its event.
         await self.engine.close(grace_s)
+        await self.unended.close()
         await self.upkeep.close()
         if self._reconciling is not None:
             self._reconciling.cancel()
@@ -161,6 +165,7 @@ def make_long_work(
         stores=stores,
         logs=logs,
         upkeep=make_upkeep(deps, audit, policy.tenant_of),
+        unended=make_unended(deps, audit),
     )
 
 

@@ -81,7 +81,10 @@ class ChainedAuditLog:
         self._key_path = key
         self._clock = clock
         self._redactor = redactor
+        self._name = name
         self.writer = f"{name}-{clock.unix_ms():013d}-{secrets.token_hex(4)}"
+        self.left_behind: Sequence[str] = ()
+        """After `start`: writers of this name and checkpoint file whose chains nobody has closed, oldest first."""
         self._timing = timing or WriterTiming()
         self._observer = observer
         self._witness = witness
@@ -123,7 +126,8 @@ class ChainedAuditLog:
             lines = read_lines(self._checkpoint_path)  # before the events: each is stored before a line attests it
             keyring = keyring_of(*names, is_empty=table.is_empty(), lines=lines, begins=self._begin)
             checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
-            adopt(table, self._checkpoint_path, checkpoints, keyring)
+            unclosed = adopt(table, self._checkpoint_path, checkpoints, keyring)
+            self.left_behind = [writer for writer in unclosed if writer.rsplit("-", 2)[0] == self._name]
             opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)
             table.keep_copy(opened.number, opened.line())
         return keyring, checkpoints

@@ -17,6 +17,7 @@ from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.stores.audit.chain import GENESIS, bytes_to_seal, parse
 from toolhub_service.stores.audit.checkpoint import (
     ADOPT,
+    CLOSE,
     OPEN,
     PRUNE,
     Checkpoint,
@@ -273,8 +274,8 @@ def _claimed_writer(line: bytes) -> str:
 # Attesting chains whose writers are gone.
 
 
-def adopt(table: EventTable, path: Path, file: CheckpointFile, keyring: Keyring) -> None:
-    """Check and attest the events after each chain's last checkpoint.
+def adopt(table: EventTable, path: Path, file: CheckpointFile, keyring: Keyring) -> list[str]:
+    """Check and attest the events after each chain's last checkpoint; return the writers that did not close theirs.
 
     A chain with a fault, or without any checkpoint, is left for `verify` to report: attesting it would legitimise a
     forgery.
@@ -288,6 +289,7 @@ def adopt(table: EventTable, path: Path, file: CheckpointFile, keyring: Keyring)
         checkpoint = last.get(writer)
         if checkpoint is not None and isinstance(count, int) and count > checkpoint.count:
             _adopt_one(table, file, keyring, checkpoint)
+    return [writer for writer, checkpoint in last.items() if checkpoint.kind != CLOSE]
 
 
 def _adopt_one(table: EventTable, file: CheckpointFile, keyring: Keyring, last: Checkpoint) -> None:
