@@ -25,8 +25,8 @@ MAKES_KEYS = (
     "for _ in range(int(sys.argv[3])): KeyFile(Path(sys.argv[1])).create(sys.argv[2])"
 )
 HOLDS = (
-    "import sys, signal; from pathlib import Path; from toolhub_service.app.files.editing import edited\n"
-    "with edited(Path(sys.argv[1])): print('held', flush=True); signal.pause()"
+    "import sys, signal; from pathlib import Path; from toolhub_service.app.files.editing import lock_for_edit\n"
+    "with lock_for_edit(Path(sys.argv[1])): print('held', flush=True); signal.pause()"
 )
 
 

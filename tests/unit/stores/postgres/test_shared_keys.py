@@ -14,14 +14,16 @@ __all__ = ["link", "other_link"]
 
 @pytest.fixture
 async def keys(link: PostgresLink) -> PostgresSharedKeys:
+    made = PostgresSharedKeys(link)
     await link.start()
-    return PostgresSharedKeys(link)
+    return made
 
 
 @pytest.fixture
 async def others(other_link: PostgresLink) -> PostgresSharedKeys:
+    made = PostgresSharedKeys(other_link)
     await other_link.start()
-    return PostgresSharedKeys(other_link)
+    return made
 
 
 class TestSuite(SharedKeysSuite):
