@@ -218,6 +218,7 @@ def _make_core(deps: Deps, policy: LivePolicy, audit: ChainedAuditLog, on_refusa
         artifacts=artifacts,
         vault=vault,
     )
+    long_work.await_reading_of = sourcing.sources.await_reading_of
     long_work.runs.await_readings_for = sourcing.sources.await_readings_for
     return _Core(
         deps=deps,

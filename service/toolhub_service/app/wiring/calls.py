@@ -37,7 +37,7 @@ from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
-from toolhub_service.runtime.jobs.run import JobRuns
+from toolhub_service.runtime.jobs.run import JobRuns, all_read
 from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
@@ -74,12 +74,14 @@ class LongWork:
     logs: JobLogs
     upkeep: AuditUpkeep
     unended: UnendedCalls
+    await_reading_of: Callable[[str], Awaitable[None]] = all_read
+    """As `Sources` has it, which are made later; set before `submission`."""
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
     def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
         """Return the submission. The pipeline is made after this, because its adapters ask about their jobs."""
         self.runs.invoker = invoker
-        return Submission(invoker, self.acceptance, self.stores.jobs, catalog)
+        return Submission(invoker, self.acceptance, self.stores.jobs, catalog, self.await_reading_of)
 
     async def start(self) -> None:
         """Start to run jobs, including those of processes that died."""

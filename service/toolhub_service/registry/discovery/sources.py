@@ -208,12 +208,16 @@ class Sources:
         controllers = [self._controller(name) for name in names] or list(self._controllers.values())
         return await _were_tried(controllers, timeout_s)
 
-    async def await_readings_for(self, tool: str) -> None:
+    async def await_reading_of(self, tool: str) -> None:
         """Wait until the source of a tool of that full name has been read, or has failed, for the first time in this
-        process; for a tool that replays its calls, whichever tools they name, until all sources have. Waits no longer
-        than a reading may take, and not at all later on."""
+        process; no longer than a reading may take, and not at all later on."""
         own = self._controllers.get(tool.partition("/")[0])
         await _were_tried([] if own is None else [own], self._timeout_s)
+
+    async def await_readings_for(self, tool: str) -> None:
+        """As `await_reading_of`; for a tool that replays its calls, whichever tools they name, until all sources have
+        been read or have failed."""
+        await self.await_reading_of(tool)
         spec = self._catalog.get(tool)
         if spec is not None and spec.replays:
             await _were_tried(list(self._controllers.values()), self._timeout_s)

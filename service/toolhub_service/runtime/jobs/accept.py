@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.open_job_limit import FULL_LIMITS, OpenJobLimit
+from toolhub_service.runtime.jobs.run import all_read
 from toolhub_service.schema.canonical_json import digest
 
 # Delivery of a stored job.
@@ -170,8 +173,21 @@ class Acceptance:
 # SubmitJob: steps 1 to 5 now, the rest as a job. However the steps end, there is a job that shows it.
 
 
+# Seconds that a submission waits for a source that has not been read since the start.
+_READING_S = 10.0
+
+
 class Submission:
-    def __init__(self, invoker: Invoker, acceptance: Acceptance, store: JobStore, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        invoker: Invoker,
+        acceptance: Acceptance,
+        store: JobStore,
+        catalog: Catalog,
+        await_reading_of: Callable[[str], Awaitable[None]] = all_read,
+    ) -> None:
+        """`await_reading_of` returns once the source of a tool of that full name has been read for the first time."""
+        self._await_reading_of = await_reading_of
         self._invoker = invoker
         self._acceptance = acceptance
         self._store = store
@@ -182,6 +198,10 @@ class Submission:
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED, BUDGET_EXCEEDED or TOOL_UNAVAILABLE when there is no job.
         """
+        # Right after a start: a refusal would be stored as a job that has failed, also for a repeat with its key.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_READING_S):
+                await self._await_reading_of(call.tool)
         if call.principal.permissions is not None:
             # The job runs for its principal under another credential, so the rights that this one lacks are stored with
             # the call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import JobRef, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.runtime.jobs import accept
 from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
@@ -55,6 +57,35 @@ def _submission(process: Process, refusal: ErrorKind | None = None, **details: A
     catalog.visited = []
     catalog.register(WRITE)
     return Submission(FakePipeline(process, refusal, **details), process.acceptance, process.store, catalog)
+
+
+async def test_a_submission_waits_for_the_first_reading_of_its_source(process: Process) -> None:
+    asked, read = asyncio.Event(), asyncio.Event()
+
+    async def reading(tool: str) -> None:
+        assert tool == _call().tool
+        asked.set()
+        await read.wait()
+
+    submission = _submission(process)
+    submission._await_reading_of = reading
+    submitting = asyncio.create_task(submission.submit(_call()))
+    await asked.wait()
+    assert process.engine.waiting == 0
+    read.set()
+    assert (await submitting).state is JobState.QUEUED
+
+
+async def test_a_submission_does_not_wait_for_ever_for_a_source(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_tool: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(accept, "_READING_S", 0.01)
+    submission = _submission(process)
+    submission._await_reading_of = silent
+    assert (await submission.submit(_call())).state is JobState.QUEUED
 
 
 async def test_accepted_job_is_durable_and_enqueued(harness: JobHarness, process: Process) -> None:
