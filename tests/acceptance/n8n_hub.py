@@ -83,7 +83,7 @@ async def n8n_hub(home: Path, n8n: RealN8n, url: str = "") -> AsyncIterator[Runn
     """In this process, once each source has been read."""
     write_sources(home, sources(n8n, url))
     async with running_hub(home, policy=POLICY) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=SETTLED_S)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=SETTLED_S)
         yield hub
 
 

@@ -88,7 +88,7 @@ class ScenarioRunner:
         part = PARTS.get(asked.scenario, OTHER)
         async with self._turns, self._source(asked.source, {**self._terms(asked), **part.terms}):
             sources = self._running.hub.sourcing.sources
-            await sources.settled([asked.source], timeout_s=READ_WITHIN_S)
+            await sources.wait_until_tried([asked.source], timeout_s=READ_WITHIN_S)
             scenario_client = ScenarioClient(self._running, asked.source, asked.context, self._agent, self._person)
             status = await scenario_client.status()
             if status.state == source_pb2.SOURCE_STATE_DOWN and not asked.scenario.startswith("auth/"):

@@ -56,7 +56,7 @@ async def run(era: str, home: Path) -> dict[str, Scenario]:
         write_sources(home, {SOURCE: {"url": url, "protocol": era, "relay": RELAY}})
         async with mcp_hub(home, policy=POLICY, unprefixed_sources=[SOURCE]) as hub:
             sources = hub.grpc.hub.sourcing.sources
-            assert await sources.settled([SOURCE], timeout_s=WITHIN_S)
+            assert await sources.wait_until_tried([SOURCE], timeout_s=WITHIN_S)
             assert not [status.reason for status in sources.statuses() if status.reason]
             words = ("server", "--url", hub.url, "--suite", "all", "--spec-version", era, "-o", str(home / "results"))
             process = await asyncio.create_subprocess_exec(

@@ -11,16 +11,8 @@ from msgspec import structs
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import (
-    Pin,
-    PinChange,
-    PinFilter,
-    PinState,
-    SourceState,
-    SourceStatus,
-    Trust,
-    pin_digest,
-)
+from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState, pin_digest
+from toolhub_service.domain.source import SourceState, SourceStatus, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 SEEN_AT_UNIX_MS = 1_763_780_000_000

@@ -8,7 +8,8 @@ from typing import Any
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import Definition, Discovery, Pin, SourceStatus, Trust
+from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.source import Definition, Discovery, SourceStatus, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 

@@ -62,7 +62,7 @@ async def test_a_call_given_up_in_any_way_stops_its_server_and_is_recorded(tmp_p
     async with serving(script) as url:
         write_sources(tmp_path, {"work": {"url": url}})
         async with mcp_hub(tmp_path, policy=POLICY) as hub:
-            assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
             for count, (era, way) in enumerate(CANCELLATIONS, 1):
                 script.started.clear()
                 script.stopped.clear()

@@ -45,7 +45,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]
         chosen = {"logs": {"level": "warning"}}
         wanted: dict[str, Any] = {"unprefixed_sources": ["one", "two"], "full_max_tokens": 100_000}
         async with mcp_hub(tmp_path, policy=POLICY, settings=chosen, **wanted) as opened:
-            assert await opened.grpc.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
+            assert await opened.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=WITHIN_S)
             yield opened
 
 

@@ -64,7 +64,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]
         }
         write_sources(tmp_path, sources)
         async with mcp_hub(tmp_path, policy=POLICY) as opened:
-            assert await opened.grpc.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
+            assert await opened.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=WITHIN_S)
             yield opened
 
 

@@ -43,7 +43,7 @@ async def sourced(home: Path, servers: Mapping[str, Offering], **mcp: Any) -> As
         sources = {name: {"url": await stack.enter_async_context(serving(each))} for name, each in servers.items()}
         real.write_sources(home, sources)
         hub = await stack.enter_async_context(mcp_hub(home, policy=POLICY, **mcp))
-        assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         yield hub
 
 

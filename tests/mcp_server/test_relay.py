@@ -56,7 +56,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]
         }
         write_sources(home, sources)
         async with mcp_hub(home, policy=POLICY, settings={"auth": {"modes": ["api-key"]}}) as opened:
-            assert await opened.grpc.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
+            assert await opened.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=WITHIN_S)
             yield opened
 
 

@@ -29,7 +29,7 @@ async def down(tmp_path: Path) -> AsyncIterator[McpHub]:
     file = tmp_path / "sources.yaml"
     file.write_text(SOURCES)
     async with mcp_hub(tmp_path, policy=POLICY, settings={"sources": {"file": str(file)}}) as hub:
-        assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield hub
 
 

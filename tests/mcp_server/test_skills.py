@@ -87,7 +87,7 @@ async def test_skills_are_listed_and_each_file_is_read_as_it_is_listed(tmp_path:
     sources = {"team": {"kind": "skill", "skills": [{"path": str(tmp_path / "skills")}]}}
     real.write_sources(tmp_path / "hub", sources)
     async with mcp_hub(tmp_path / "hub", policy=POLICY) as hub:
-        assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         for era in ERAS:
             async with hub.client(era) as client:
                 listed = await skills_of(client)
@@ -141,7 +141,7 @@ async def test_another_hub_takes_the_skills_over_and_holds_them_to_their_digests
     sources = {"team": {"kind": "skill", "skills": [{"path": str(tmp_path / "skills")}]}}
     real.write_sources(tmp_path / "hub", sources)
     async with mcp_hub(tmp_path / "hub", policy=POLICY) as hub:
-        assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         upstream = {"up": {"kind": "mcp", "url": hub.url, "trust": "always"}}
         async with real.sourced_hub(tmp_path / "second", upstream, policy=POLICY.replace("team/", "none/")) as second:
             value = await second.value("up/pdf-forms.read")

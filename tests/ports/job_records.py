@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.job import Job, JobStatus, moved
+from toolhub_service.domain.job import Job, JobStatus, move_job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 
@@ -44,11 +44,11 @@ def a_job(job_id: str = "job-1", *, key: str = "", principal: str = "agent-a", *
 
 
 def running(job: Job, runner: str = "runner-1", at_unix_ms: int = T0 + 1) -> Job:
-    return moved(job, JobState.RUNNING, at_unix_ms, runner=runner, runs=job.runs + 1)
+    return move_job(job, JobState.RUNNING, at_unix_ms, runner=runner, runs=job.runs + 1)
 
 
 def ended(job: Job, state: JobState = JobState.SUCCEEDED, expires_at_unix_ms: int = T0 + HOUR_MS) -> Job:
-    return moved(job, state, T0 + 2, result=RESULT, runner="", expires_at_unix_ms=expires_at_unix_ms)
+    return move_job(job, state, T0 + 2, result=RESULT, runner="", expires_at_unix_ms=expires_at_unix_ms)
 
 
 def in_state(job: Job, state: JobState) -> Sequence[Job]:
@@ -56,12 +56,12 @@ def in_state(job: Job, state: JobState) -> Sequence[Job]:
     if state is JobState.QUEUED:
         return [job]
     if state is JobState.AWAITING_APPROVAL:
-        return [job, moved(job, state, T0 + 1)]
+        return [job, move_job(job, state, T0 + 1)]
     runs = running(job)
     if state is JobState.RUNNING:
         return [job, runs]
     if state is JobState.CANCELLING:
-        return [job, runs, moved(runs, state, T0 + 2, cancel_reason="enough")]
+        return [job, runs, move_job(runs, state, T0 + 2, cancel_reason="enough")]
     return [job, runs, ended(runs, state)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.job_records import FINAL, HOUR_MS, T0, a_job, ended, in_state, kept, running
-from toolhub_service.domain.job import JobCounts, JobFilter, amended, moved
+from toolhub_service.domain.job import JobCounts, JobFilter, amend_job, move_job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState
 
@@ -49,7 +49,7 @@ class JobStoreSweepSuite:
 
     async def test_queued_job_waits_from_its_latest_entry_on(self, started: JobStore) -> None:
         runs = running(a_job(), at_unix_ms=T0 + 50)
-        await kept(started, a_job(), runs, moved(runs, JobState.QUEUED, T0 + 100, runner=""))
+        await kept(started, a_job(), runs, move_job(runs, JobState.QUEUED, T0 + 100, runner=""))
         assert list(await started.find_unattended(T0, T0 + 100, 10)) == []
         assert len(await started.find_unattended(T0, T0 + 101, 10)) == 1
 
@@ -57,7 +57,7 @@ class JobStoreSweepSuite:
         self, started: JobStore, another: JobStore
     ) -> None:
         jobs = [
-            await kept(started, job, moved(job, JobState.AWAITING_APPROVAL, T0 + at))
+            await kept(started, job, move_job(job, JobState.AWAITING_APPROVAL, T0 + at))
             for at, job in ((5, a_job("c")), (1, a_job("z")), (5, a_job("a")), (5, a_job("b")), (9, a_job("y")))
         ]
         jobs.sort(key=lambda job: (job.status.at_unix_ms, job.job_id))
@@ -69,14 +69,14 @@ class JobStoreSweepSuite:
             assert found == expected
             after = (found[-1].status.at_unix_ms, found[-1].job_id)
         assert list(await another.awaiting(after, 2)) == []
-        await started.put(moved(jobs[0], JobState.QUEUED, T0 + 10))
+        await started.put(move_job(jobs[0], JobState.QUEUED, T0 + 10))
         assert list(await another.awaiting(None, 1)) == jobs[1:2]
 
     async def test_the_deadline_of_a_job_pauses_while_it_awaits_approval(self, started: JobStore) -> None:
         job = await kept(started, *in_state(a_job(), JobState.AWAITING_APPROVAL))
         late_unix_ms = job.deadline_unix_ms + 1
         assert list(await started.find_unattended(late_unix_ms, late_unix_ms, 10)) == []
-        queued = moved(job, JobState.QUEUED, T0 + 5)
+        queued = move_job(job, JobState.QUEUED, T0 + 5)
         assert await started.put(queued)
         assert list(await started.find_unattended(late_unix_ms, 0, 10)) == [queued]
 
@@ -117,7 +117,7 @@ class JobStoreSweepSuite:
         assert await started.get("job-1") is None
         assert list(await started.history("job-1", 0, 10)) == []
         assert await started.page(JobFilter(), after=None, limit=10) == ([], 0)
-        assert not await started.put(amended(in_state(a_job(), JobState.FAILED)[-1]))
+        assert not await started.put(amend_job(in_state(a_job(), JobState.FAILED)[-1]))
         assert await started.create(a_job("job-2", key="k-1")) is None, "the key is free again"
 
     async def test_job_that_is_not_over_is_never_forgotten(self, started: JobStore) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.ports.job_records import FINAL, RESULT, T0, a_job, ended, in_state, kept, running
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import ExecContext, Mode
-from toolhub_service.domain.job import ForbiddenTransition, JobFilter, RemoteMark, amended, moved
+from toolhub_service.domain.job import ForbiddenTransition, JobFilter, RemoteMark, amend_job, move_job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState, Progress
 
@@ -82,7 +82,7 @@ class JobStoreChangesSuite:
         job = a_job()
         progress = Progress(1.0, 5.0, "rows", "half", 2.5)
         part = (ArtifactRef("art-1", "e" * 64, 7, "text/plain", "a.txt", T0 + 9),)
-        steps = [job, runs := running(job), moved(runs, JobState.RUNNING, T0 + 2, progress=progress, artifacts=part)]
+        steps = [job, runs := running(job), move_job(runs, JobState.RUNNING, T0 + 2, progress=progress, artifacts=part)]
         steps.append(ended(steps[-1]))
         await kept(started, *steps)
         assert await another.get("job-1") == steps[-1]
@@ -92,7 +92,7 @@ class JobStoreChangesSuite:
         job = a_job()
         mark = RemoteMark("key", "remote-1", True, "gpu-1", {"queue": "q"})
         then = running(job)
-        then = amended(
+        then = amend_job(
             then,
             begun=True,
             remote=mark,
@@ -108,7 +108,7 @@ class JobStoreChangesSuite:
 
     async def test_amended_record_adds_nothing_to_the_history(self, started: JobStore) -> None:
         runs = running(a_job())
-        last = await kept(started, a_job(), runs, amended(runs, begun=True))
+        last = await kept(started, a_job(), runs, amend_job(runs, begun=True))
         assert await started.get("job-1") == last
         assert [status.sequence for status in await started.history("job-1", 0, 10)] == [1, 2]
 
@@ -120,7 +120,7 @@ class JobStoreChangesSuite:
     async def test_stale_record_is_refused(self, started: JobStore, another: JobStore) -> None:
         job = a_job()
         runs = await kept(started, job, running(job))
-        assert not await another.put(moved(job, JobState.CANCELLED, T0 + 5, result=RESULT))
+        assert not await another.put(move_job(job, JobState.CANCELLED, T0 + 5, result=RESULT))
         assert not await started.put(running(job, "runner-2")), "the same version again"
         assert not await started.put(replace(runs, version=runs.version + 2)), "a version left out"
         assert await started.get("job-1") == runs
@@ -176,7 +176,7 @@ class JobStoreChangesSuite:
             while times:
                 job = await store.get("job-1")
                 assert job is not None
-                times -= await store.put(moved(job, JobState.RUNNING, T0, progress=Progress(times)))
+                times -= await store.put(move_job(job, JobState.RUNNING, T0, progress=Progress(times)))
 
         await asyncio.gather(*(report(store, 10) for store in (started, another) * 3))
         history = await started.history("job-1", 0, 100)
@@ -185,7 +185,7 @@ class JobStoreChangesSuite:
     async def test_history_is_read_in_pieces(self, started: JobStore) -> None:
         jobs = [a_job(), running(a_job())]
         for number in range(8):
-            jobs.append(moved(jobs[-1], JobState.RUNNING, T0 + number, progress=Progress(number)))
+            jobs.append(move_job(jobs[-1], JobState.RUNNING, T0 + number, progress=Progress(number)))
         await kept(started, *jobs)
         for after, limit in ((0, 3), (3, 3), (8, 100), (10, 5), (99, 5)):
             piece = await started.history("job-1", after, limit)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.ports.job_records import HOUR_MS, RESULT, T0, a_job, ended, in_state, kept, running
 from tests.ports.recording_listener import JobListener
 from toolhub_service.domain.call import ExecContext
-from toolhub_service.domain.job import Job, JobFilter, amended, moved
+from toolhub_service.domain.job import Job, JobFilter, amend_job, move_job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import FINAL_STATES, JobState, Progress
 
@@ -97,7 +97,7 @@ class JobStoreReadsSuite:
     ) -> None:
         job = a_job()
         runs = running(job)
-        begun = amended(runs, begun=True)
+        begun = amend_job(runs, begun=True)
         done = ended(begun)
         await kept(started, job, runs, begun, done)
         await listener.until(lambda: len(listener.sequences("job-1")) == 3)
@@ -145,7 +145,7 @@ class JobStoreReadsSuite:
             job = a_job(job_id)
             await kept(started, job, job := running(job))
             for step in range(20):
-                job = moved(job, JobState.RUNNING, T0, progress=Progress(step))
+                job = move_job(job, JobState.RUNNING, T0, progress=Progress(step))
                 assert await (started, another)[step % 2].put(job)
             assert await another.put(ended(job))
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.spec import Code
-from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState, PinStore, pin_digest
+from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState, pin_digest
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.codec import encode_pin
 
 T0 = 1_700_000_000_000

@@ -18,7 +18,7 @@ from tests.ports.artifact_records_suite import SHA, an_artifact
 from tests.ports.pin_store_suite import T0, a_pin, then
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.source import Pin
+from toolhub_service.domain.pin import Pin
 from toolhub_service.stores.record_store import RecordStore, Where
 
 EVERYTHING = Where()

@@ -15,9 +15,10 @@ import pytest
 import pytest_asyncio
 
 from toolhub_service.domain.errors.failure import ToolFailure
-from toolhub_service.domain.source import Discovery, ToolSource, pin_digest
+from toolhub_service.domain.pin import pin_digest
+from toolhub_service.domain.source import Discovery, ToolSource
 from toolhub_service.domain.tool import ToolState
-from toolhub_service.registry.catalog import check_name, check_not_reserved
+from toolhub_service.registry.names import check_name, check_not_reserved
 
 READING_S = 60.0
 

@@ -65,7 +65,7 @@ async def n8n_hub(
     """A hub whose source has been read."""
     write_sources(home, {SOURCE: source})
     async with running_hub(home, policy=POLICY, settings=settings) as running:
-        assert await running.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
+        assert await running.hub.sourcing.sources.wait_until_tried(timeout_s=WITHIN_S)
         yield running, Agent(running.channel)
 
 

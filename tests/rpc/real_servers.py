@@ -103,7 +103,7 @@ async def sourced_hub(
     write_sources(home, sources)
     async with running_hub(home, policy=policy, settings=settings) as hub:
         desk = hub.hub.sourcing.sources
-        assert await desk.settled(timeout_s=WITHIN_S)
+        assert await desk.wait_until_tried(timeout_s=WITHIN_S)
         reasons = [(status.name, status.reason) for status in desk.statuses() if status.reason]
         assert not reasons, reasons
         yield hub

@@ -49,7 +49,7 @@ async def skill_hub(
     real.write_sources(home, {"skill": source_of(skills, **terms)})
     async with running_hub(home, policy=policy, tools=tools, settings=settings) as hub:
         desk = hub.hub.sourcing.sources
-        assert await desk.settled(timeout_s=real.WITHIN_S)
+        assert await desk.wait_until_tried(timeout_s=real.WITHIN_S)
         reasons = [(status.name, status.reason) for status in desk.statuses() if status.reason]
         assert not reasons, reasons
         yield hub

@@ -103,7 +103,7 @@ async def test_a_callers_token_is_exchanged_once_for_each_source_and_reaches_no_
         }
         write_sources(tmp_path, sources)
         async with running_hub(tmp_path, policy=POLICY, settings={"auth": issuer.settings(HUB)}) as hub:
-            assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
 
             async def call(name: str, tool: str) -> Any:
                 return await hub.invoke(tool, {}, metadata=(("authorization", f"Bearer {tokens[name]}"),))

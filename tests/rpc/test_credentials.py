@@ -72,7 +72,7 @@ async def credentials_harness(
     file = Paths(settings_of(home, chosen)).key_file()
     keys = {name: file.create(name) for name in ("alice", "bob", "carol", "warden")}
     async with running_hub(home, policy=policy, settings=chosen) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield CredentialsHarness(hub, keys)
 
 

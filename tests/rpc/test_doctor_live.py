@@ -25,7 +25,7 @@ async def test_a_source_that_is_down_is_found_with_its_last_output(tmp_path: Pat
     file = tmp_path / "sources.yaml"
     file.write_text(SOURCES)
     async with running_hub(tmp_path, settings={"sources": {"file": str(file)}}) as running:
-        assert await running.hub.sourcing.sources.settled(timeout_s=60)
+        assert await running.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         found = await asyncio.to_thread(_live, running.address, tmp_path / "hub")
     by_name = {finding["name"]: finding for finding in found}
     assert by_name["source core"]["state"] == "ok"

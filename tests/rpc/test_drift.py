@@ -18,7 +18,7 @@ from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.source import pin_digest
+from toolhub_service.domain.pin import pin_digest
 
 POLICY = """
 extends: none

@@ -29,7 +29,7 @@ async def example_hub(home: Path, **settings: Any) -> AsyncIterator[RunningHub]:
     roles = "roles: [{principals: [ann], roles: [approver]}]\n"
     async with running_hub(home, policy=(EXAMPLE / "policy.yaml").read_text() + roles, settings=settings) as hub:
         sources = hub.hub.sourcing.sources
-        assert await sources.settled(timeout_s=real.WITHIN_S)
+        assert await sources.wait_until_tried(timeout_s=real.WITHIN_S)
         assert [status.reason for status in sources.statuses() if status.name == "skill"] == [""]
         yield hub
 

@@ -191,7 +191,7 @@ async def test_names_are_renamed_over_mcp_and_lead_back(tmp_path: Path, era: str
     async with serving(script()) as url:
         write_sources(tmp_path, {"acme": {"url": url}})
         async with mcp_hub(tmp_path, policy=POLICY, shown="full") as hub, hub.client(era) as client:
-            assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
             (odd,) = [each for each in (await client.list_tools()).tools if each.name == "acme__odd"]
             assert "filter_status_" in odd.input_schema["properties"]
             answer: Any = await client.call_tool("acme__odd", {"filter_status_": "x", "ids": [], "parent": {"_top": 1}})

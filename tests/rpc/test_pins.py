@@ -15,7 +15,7 @@ from tests.hub import RunningHub, running_hub
 from tests.rpc.statuses import failed
 from toolhub.v1 import approval_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub_service.domain.source import PinChange, PinState, pin_digest
+from toolhub_service.domain.pin import PinChange, PinState, pin_digest
 
 OLD = a_pin(description="Create an issue.", state=PinState.SUPERSEDED, seen_at_unix_ms=SEEN_AT_UNIX_MS - 10)
 NEW = a_pin(

@@ -162,7 +162,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]
             sources[source_of(report)] = {"url": server.url("/mcp")}
         write_sources(tmp_path, sources)
         opened = await stack.enter_async_context(mcp_hub(tmp_path, policy=POLICY, shown="full"))
-        assert await opened.grpc.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
+        assert await opened.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=WITHIN_S)
         yield opened
 
 

@@ -23,7 +23,7 @@ from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.event import EventType
-from toolhub_service.registry.discovery.pin_ledger import FORMER_MAX
+from toolhub_service.registry.discovery.decisions import FORMER_MAX
 
 POLICY = """
 extends: none
@@ -61,7 +61,7 @@ async def unregister(hub: RunningHub, name: str = "desk/echo") -> None:
 async def hub_with(home: Path, settings: Mapping[str, Any] | None = None, **sources: Any) -> AsyncIterator[RunningHub]:
     write_sources(home, sources)
     async with running_hub(home, policy=POLICY, settings=settings) as running:
-        assert await running.hub.sourcing.sources.settled(timeout_s=60)
+        assert await running.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield running
 
 

@@ -46,7 +46,7 @@ def write_skills(home: Path) -> None:
 
 async def begun(harness: ReplayHarness, **args: Any) -> str:
     """The job of a call that waits for a person."""
-    assert await harness.running.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+    assert await harness.running.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
     result = await harness.running.invoke(SKILL, args, request_id="work", metadata=harness.by("robot"))
     assert result.ok, result.error.message
     job_id = str(result.job.job_id)
@@ -119,7 +119,7 @@ async def test_a_program_of_a_skill_calls_what_the_skill_may_and_its_last_value_
     write_skill(tmp_path / "skills", "batch", files={"toolhub.json": sidecar_text, "run.py": PROGRAM})
     real.write_sources(tmp_path, {"skill": source_of(tmp_path / "skills")})
     async with replay_harness(tmp_path) as harness:
-        assert await harness.running.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await harness.running.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         asked = {"parts": ["a", "b"]}
         result = await harness.running.invoke("skill/batch", asked, request_id="work", metadata=harness.by("robot"))
         assert result.ok, result.error
@@ -132,7 +132,7 @@ async def test_a_program_of_a_skill_calls_what_the_skill_may_and_its_last_value_
 async def test_a_dry_run_plans_each_call_that_depends_on_no_effect_and_does_nothing(tmp_path: Path) -> None:
     write_skills(tmp_path)
     async with replay_harness(tmp_path) as harness:
-        assert await harness.running.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await harness.running.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         args = {"parts": ["a", "b"], "urgent": False}
         asked = request(SKILL, args, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
         answer = await harness.running.stub.Invoke(asked, metadata=harness.by("robot"), timeout=60)

@@ -43,7 +43,7 @@ async def test_skills_whose_python_cannot_start_are_listed_as_unavailable_and_th
     settings = {"skills": {"python": str(fake_python(tmp_path))}, "logs": {"level": "warning"}}
     async with running_hub(tmp_path, policy=POLICY, settings=settings) as hub:
         desk = hub.hub.sourcing.sources
-        assert await desk.settled(timeout_s=real.WITHIN_S)
+        assert await desk.wait_until_tried(timeout_s=real.WITHIN_S)
         (status,) = [each for each in desk.statuses() if each.name == "skill"]
         assert status.reason == ""  # whole: what is read and planned can be used
         (remark,) = status.diagnostics
@@ -63,7 +63,7 @@ async def test_a_hub_without_skills_does_not_try_their_python(
 ) -> None:
     settings = {"skills": {"python": str(fake_python(tmp_path))}, "logs": {"level": "warning"}}
     async with running_hub(tmp_path, settings=settings) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         assert "scripts_cannot_start" not in capfd.readouterr().err
 
 
@@ -77,7 +77,7 @@ async def test_a_python_that_breaks_after_the_start_is_not_blamed_on_the_script(
     works.touch()
     real.write_sources(tmp_path, {"skill": source_of(tmp_path / "skills")})
     async with running_hub(tmp_path, policy=POLICY, settings={"skills": {"python": str(python)}}) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
         assert await counted(hub) == "{}"
         # The script's own exit code is its own.
         assert text_of(await hub.invoke("skill/own")).startswith("EXECUTION_ERROR: The skill own failed with exit code")

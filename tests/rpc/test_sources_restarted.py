@@ -56,7 +56,7 @@ async def hub_of(home: Path, **more: Any) -> AsyncIterator[RunningHub]:
 
 
 async def settled(hub: RunningHub) -> None:
-    assert await hub.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+    assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=real.WITHIN_S)
 
 
 @pytest.mark.promise("sources.away-is-not-gone")

@@ -111,7 +111,7 @@ async def hostile_hub(
         hub = await stack.enter_async_context(
             running_hub(folder, policy=POLICY, settings={"budget": budget} | settings)
         )
-        assert await hub.hub.sourcing.sources.settled(timeout_s=SETTLED_S)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=SETTLED_S)
         yield HostileHarness(hub, servers, folder)
 
 

@@ -181,7 +181,7 @@ async def tenants_hub(home: Path) -> AsyncIterator[TenantsHarness]:
         (home / "hub").mkdir()
         (home / "hub" / "sources.yaml").write_text(json.dumps({"sources": sources}))
         hub = await stack.enter_async_context(running_hub(home, policy=POLICY, settings=BY_KEY, tools=[Waits()]))
-        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         found = TenantsHarness(hub, scripts)
         await found.settle()
         yield found

@@ -212,7 +212,7 @@ async def upstreams_harness(home: Path) -> AsyncIterator[UpstreamsHarness]:
         }
         policy = POLICY % urlsplit(proxies["web"].url).port
         hub = await stack.enter_async_context(running_hub(home, policy=policy, settings=settings))
-        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield UpstreamsHarness(hub, proxies, shown)
 
 

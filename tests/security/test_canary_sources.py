@@ -27,7 +27,7 @@ from tests.security.test_canary_wire import HubOutput, hub_output
 from toolhub.v1 import approval_service_pb2, job_service_pb2, job_state_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.domain.source import PinFilter
+from toolhub_service.domain.pin import PinFilter
 
 __all__ = ["hub_output"]
 POLICY = """
@@ -58,7 +58,7 @@ async def hub_with(tmp_path: Path, sources: Mapping[str, Any]) -> AsyncIterator[
         "tools": {"trusted_namespaces": ["tests.fakes"]},
     }
     async with running_hub(tmp_path, policy=POLICY, settings=settings) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield hub
 
 

@@ -171,7 +171,7 @@ async def hub_with(tmp_path: Path, **sources: Any) -> AsyncIterator[RunningHub]:
     (tmp_path / "sources.yaml").write_text(json.dumps({"sources": sources}))
     settings = {**_SETTINGS, "sources": {"file": str(tmp_path / "sources.yaml")}}
     async with running_hub(tmp_path, policy=POLICY, settings=settings) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         yield hub
 
 

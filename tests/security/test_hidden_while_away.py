@@ -94,7 +94,7 @@ async def hidden(tmp_path: Path) -> AsyncIterator[Hidden]:
             settings = {**WITH_KEYS, "sources": {"file": str(file)}}
             opening = mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[CallsOne()], shown="search")
             hub = await opening.__aenter__()
-            assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         try:
             await hub.grpc.registry.RefreshSources(registry_pb.RefreshSourcesRequest(sources=["away"]))
             keys = keys_of(hub, "robot", "boss")

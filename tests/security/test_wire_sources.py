@@ -79,7 +79,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[SourceHarness]:
         (tmp_path / "hub").mkdir()
         (tmp_path / "hub" / "sources.yaml").write_text(json.dumps({"sources": sources}))
         async with running_hub(tmp_path, policy=POLICY, settings=BY_KEY) as hub:
-            assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
             yield SourceHarness(hub, script)
 
 
@@ -228,6 +228,6 @@ async def test_credentials_of_a_url_go_with_each_call_as_a_header(
         (tmp_path / "hub").mkdir()
         (tmp_path / "hub" / "sources.yaml").write_text(json.dumps({"sources": {"far": source}}))
         async with running_hub(tmp_path, policy=POLICY) as hub:
-            assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+            assert await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
             assert (await hub.invoke("far/echo", {"text": "x"})).ok
     assert [seen["authorization"] for seen in script.headers] == [sent]

@@ -16,7 +16,7 @@ from toolhub_service.app.wiring.stores import make_stores
 from toolhub_service.domain.approval import ApprovalFilter
 from toolhub_service.domain.job import JobFilter
 from toolhub_service.domain.key import EffectKey, KeyRecord
-from toolhub_service.domain.source import PinFilter
+from toolhub_service.domain.pin import PinFilter
 from toolhub_service.settings.loading import load_settings
 
 EVERYTHING = 1_000

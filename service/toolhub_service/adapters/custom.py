@@ -23,7 +23,7 @@ from toolhub_service.adapters.core import CUSTOM_SOURCE, AnyTool
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
-from toolhub_service.registry.catalog import check_name, check_not_reserved, skeleton
+from toolhub_service.registry.names import check_name, check_not_reserved, skeleton
 from toolhub_service.tools.tool import Tool, spec_of
 
 ENTRY_POINT_GROUP: Final = "toolhub.tools"

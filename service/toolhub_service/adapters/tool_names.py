@@ -20,7 +20,7 @@ from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
-from toolhub_service.registry.catalog import NAME_MAX_CHARS, check_name, skeleton
+from toolhub_service.registry.names import NAME_MAX_CHARS, check_name, skeleton
 
 # A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it.
 OWN_NAME_MAX_CHARS: Final = 256

@@ -18,7 +18,7 @@ from itertools import count
 from time import monotonic
 from typing import Final
 
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 
 # Rounds of the loop without an arrival after which it is quiet: an RPC takes four from gRPC's thread to the front, and
 # while others wait that thread gets time to deliver the next one.

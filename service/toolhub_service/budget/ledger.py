@@ -21,8 +21,9 @@ from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.budget.upstream_breaker import SPENT, UpstreamBreaker
 from toolhub_service.domain.call import PlannedCall, Tenancy
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.shares import may_take
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Limit, SharedCounts, Verdict, may_take
+from toolhub_service.domain.verdict import Limit, SharedCounts, Verdict
 
 
 class Budgets:

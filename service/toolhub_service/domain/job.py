@@ -1,4 +1,17 @@
-"""Jobs: a call that outlives its RPC, and the history of its states (AIP-216)."""
+"""Jobs: a call that outlives its RPC, and the history of its states (AIP-216).
+
+The state machine, which runtime and stores share:
+
+    QUEUED ───────────────► RUNNING ──► SUCCEEDED | FAILED | CANCELLED | TIMED_OUT | LOST
+      ▲  │                   │   │
+      │  └► AWAITING_APPROVAL◄┘   └──► CANCELLING ──► any final state
+      └────────┘
+
+RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress.
+A job that waits again with work on a remote side can be CANCELLING without having run again. A change is a pure
+function from one record to the next; the store keeps it by compare-and-set on `version`. A job that is over will not
+run again, and has no arguments any more: their digest says what they were.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +63,7 @@ class RemoteMark(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, gc=False):
-    """A job as stored. Every change (`moved`, `amended`) is a new record with the next version."""
+    """A job as stored. Every change (`move_job`, `amend_job`) is a new record with the next version."""
 
     job_id: str
     call: Call
@@ -146,18 +159,6 @@ class JobCounts(Struct, frozen=True, gc=False):
     """When the job that has been QUEUED longest was accepted; None without one."""
 
 
-# The one state machine of jobs, which runtime and stores share.
-#
-#     QUEUED ───────────────► RUNNING ──► SUCCEEDED | FAILED | CANCELLED | TIMED_OUT | LOST
-#       ▲  │                   │   │
-#       │  └► AWAITING_APPROVAL◄┘   └──► CANCELLING ──► any final state
-#       └────────┘
-#
-# RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress.
-# A job that waits again with work on a remote side can be CANCELLING without having run again. A change is a pure
-# function from one record to the next; the store keeps it by compare-and-set on `version`. A job that is over will not
-# run again, and has no arguments any more: their digest says what they were.
-
 # A job may end without having run: cancelled, out of time, or refused when it is checked again.
 _FOLLOWING: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
@@ -178,7 +179,7 @@ def may_follow(now: JobState, then: JobState) -> bool:
     return then in _FOLLOWING.get(now, frozenset())
 
 
-def moved(
+def move_job(
     job: Job,
     state: JobState,
     at_unix_ms: int,
@@ -216,7 +217,7 @@ def moved(
     return replace(job, status=entry, version=job.version + 1, state_since_unix_ms=since_unix_ms, **fields)
 
 
-def amended(job: Job, **fields: Any) -> Job:
+def amend_job(job: Job, **fields: Any) -> Job:
     """Return the job with changed fields that watchers do not see: its history gets no entry."""
     return replace(job, version=job.version + 1, **fields)
 

@@ -22,19 +22,19 @@ _ADVICE = (
 def full(room_in_ms: int) -> ToolFailure:
     """The store is full; `room_in_ms` is the time until the first key expires."""
     message = f"The hub remembers as many idempotency keys as it can, and forgets none early. {_ADVICE}"
-    return _refused(message, room_in_ms, "all")
+    return refuse_key(message, room_in_ms, "all")
 
 
-def share_is_taken(room_in_ms: int) -> ToolFailure:
+def refuse_key_share(room_in_ms: int) -> ToolFailure:
     """The principal holds as many as are free for all others; `room_in_ms` is the time until the first key expires."""
     message = (
         "The hub remembers as many idempotency keys of yours as it may, for the rest is left to others, and forgets "
         f"none early. {_ADVICE}"
     )
-    return _refused(message, room_in_ms, "yours")
+    return refuse_key(message, room_in_ms, "yours")
 
 
-def _refused(message: str, room_in_ms: int, whose: str) -> ToolFailure:
+def refuse_key(message: str, room_in_ms: int, whose: str) -> ToolFailure:
     # Never 0: an immediate retry would find the store as full as before.
     wait_s = max(1.0, room_in_ms / 1_000)
     details: dict[str, JsonValue] = {"limit": "idempotency", "whose": whose}

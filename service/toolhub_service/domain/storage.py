@@ -125,7 +125,7 @@ def disk_full(*, free_bytes: int | None = None, reserve_bytes: int | None = None
     return ToolFailure(ToolError(ErrorKind.BUDGET_EXCEEDED, message, details=facts))
 
 
-def share_taken(*, own_bytes: int, free_bytes: int) -> ToolFailure:
+def refuse_taken_share(*, own_bytes: int, free_bytes: int) -> ToolFailure:
     """Return the refusal for one who stores as much on a disk as is left there for all others."""
     message = (
         f"The hub's disk has {free_bytes:,} bytes left for all callers, and you store {own_bytes:,} there: nobody may "
@@ -141,7 +141,9 @@ def share_taken(*, own_bytes: int, free_bytes: int) -> ToolFailure:
     )
 
 
-def bound_exceeded(kind: StorageKind, bound: Bound, used_bytes: int, size_bytes: int, tenant: str = "") -> ToolFailure:
+def refuse_over_bound(
+    kind: StorageKind, bound: Bound, used_bytes: int, size_bytes: int, tenant: str = ""
+) -> ToolFailure:
     """Return the refusal of `size_bytes` more. `tenant`: whose bound it is; empty: the caller's own."""
     whose = f"tenant {tenant}" if tenant else "this caller"
     message = (

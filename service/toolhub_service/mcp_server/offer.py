@@ -15,7 +15,8 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.source import SourceState, known_to
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.registry.export.definitions import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter, plain_name
+from toolhub_service.registry.export.definitions import Dialect, Exporter
+from toolhub_service.registry.export.exported_names import MCP_MAX_CHARS, ExportedNames, plain_name
 from toolhub_service.registry.export.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.call import TenantBounds
-from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY
+from toolhub_service.domain.pin import FIRST_USE, WORDS_ONLY
 from toolhub_service.policy.patterns import Patterns
 
 EVERY: Final = "*"

@@ -9,99 +9,18 @@ it has no locks.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
 
 import msgspec
 
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
-
-# The grammar of tool names, which names are reserved, and which pairs are too similar to coexist.
-#
-# A name is `namespace/path.verb`: a lower-case namespace, then one or more words joined by dots (a remote tool may have
-# no path). Two names that differ only by case or separators have the same *skeleton*: a reader who confuses them would
-# call the wrong tool, so the catalog holds at most one name per skeleton.
-
-NAME_MAX_CHARS: Final = 128
-CORE_NAMESPACE: Final = "core"
-CORE_PREFIX: Final = f"{CORE_NAMESPACE}/"
-
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*/[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
-_SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
-
-
-def check_name(name: str) -> None:
-    """Raise HubFailure INVALID_ARGUMENT when the name breaks the grammar or is longer than 128 characters."""
-    if len(name) > NAME_MAX_CHARS:
-        raise _refused(Reason.TOOL_NAME_INVALID, f"a tool name has at most {NAME_MAX_CHARS} characters", name)
-    if _NAME.fullmatch(name) is None:
-        raise _refused(
-            Reason.TOOL_NAME_INVALID,
-            "a tool name is `namespace/path.verb`: a lower-case namespace, a slash, then words of letters, digits, "
-            "`_` and `-` joined by dots",
-            name,
-        )
-
-
-def check_not_reserved(name: str) -> None:
-    """Raise HubFailure PERMISSION_DENIED for `core/` and for any namespace that looks like it."""
-    namespace = name.partition("/")[0]
-    if skeleton(namespace) == CORE_NAMESPACE:
-        raise HubFailure(
-            Reason.TOOL_NAME_RESERVED,
-            f"the namespace `{namespace}/` is reserved for built-in tools: choose another one",
-            tool=name,
-        )
-
-
-def skeleton(name: str) -> str:
-    """Return the name without case and separators: `core/fs.readText` gives `corefsreadtext`."""
-    return _SEPARATORS.sub("", name.lower())
-
-
-def _refused(reason: Reason, message: str, name: str) -> HubFailure:
-    return HubFailure(reason, message, tool=name[:NAME_MAX_CHARS])
-
-
-# The whole catalog at one moment, with the digest that names it.
-#
-# The digest is the sum of the tools' digests (AdHash: Bellare and Micciancio, Eurocrypt 1997), so that a change of one
-# tool costs one addition and one subtraction, whatever the catalog holds.
-
-
-class Totals(msgspec.Struct, frozen=True):
-    """How many tools there are; kinds, states and sources with none are absent."""
-
-    tools: int
-    by_kind: Mapping[ToolKind, int]
-    by_state: Mapping[ToolState, int]
-    by_source: Mapping[str, int]
-
-
-def totals_of(tools: Sequence[ToolSpec]) -> Totals:
-    return Totals(
-        tools=len(tools),
-        by_kind=Counter(spec.kind for spec in tools),
-        by_state=Counter(spec.state for spec in tools),
-        by_source=Counter(spec.source for spec in tools),
-    )
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    revision: str
-    """Sum (modulo 2^256, hex) of sha256 over name, digest and state of each tool: equal on every replica with equal
-    tools."""
-    tools: tuple[ToolSpec, ...]
-    """Sorted by name."""
-    totals: Totals
-
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry.names import CORE_PREFIX, check_name, check_not_reserved, skeleton
+from toolhub_service.registry.snapshot import Snapshot, totals_of
 
 SchemaCheck = Callable[[JsonObject], object]
 """Checks a schema.
@@ -301,14 +220,14 @@ class ToolCatalog:
 
     def _check_free(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> None:
         if spec.name in batch.put:
-            raise _taken(spec.name, "the batch names it twice")
+            raise refuse_taken_name(spec.name, "the batch names it twice")
         known = self._tools.get(spec.name)
         if known is None or spec.name in batch.remove:
             return
         if known.source != spec.source:
-            raise _taken(spec.name, f"the source `{known.source}` owns it")
+            raise refuse_taken_name(spec.name, f"the source `{known.source}` owns it")
         if not replace:
-            raise _taken(spec.name, "replace it explicitly or choose another name")
+            raise refuse_taken_name(spec.name, "replace it explicitly or choose another name")
 
     def _check_schemas(self, spec: ToolSpec) -> None:
         check = self._check_relaxed if spec.unenforced else self._check_schema
@@ -316,7 +235,7 @@ class ToolCatalog:
             try:
                 check(schema)
             except (ToolFailure, HubFailure, ValueError) as failure:
-                raise _broken_schema(spec.name, place, failure) from failure
+                raise refuse_broken_schema(spec.name, place, failure) from failure
 
     def _check_removal(self, name: str, batch: _Batch) -> None:
         if name not in self._tools or name in batch.remove:
@@ -345,7 +264,7 @@ class ToolCatalog:
     def _change(self, batch: _Batch) -> CatalogChange:
         put = sorted(batch.put.values(), key=lambda spec: spec.name)
         known = self._tools
-        changed = tuple(spec for spec in put if spec.name in known and not _identical(known[spec.name], spec))
+        changed = tuple(spec for spec in put if spec.name in known and not are_identical(known[spec.name], spec))
         return CatalogChange(
             added=tuple(spec for spec in put if spec.name not in known),
             changed=changed,
@@ -359,12 +278,12 @@ def _share(spec: ToolSpec) -> int:
     return int.from_bytes(hashlib.sha256(f"{spec.name} {spec.digest} {spec.state.value}".encode()).digest())
 
 
-def _identical(one: ToolSpec, other: ToolSpec) -> bool:
+def are_identical(one: ToolSpec, other: ToolSpec) -> bool:
     """Return whether all fields are equal; ToolSpec's own equality is by digest, which omits state, limits and tags."""
     return all(getattr(one, item.name) == getattr(other, item.name) for item in fields(ToolSpec))
 
 
-def _taken(name: str, why: str) -> HubFailure:
+def refuse_taken_name(name: str, why: str) -> HubFailure:
     return HubFailure(Reason.TOOL_EXISTS, f"the name `{name}` is taken: {why}", tool=name)
 
 
@@ -373,7 +292,7 @@ def unknown_tool(name: str) -> HubFailure:
     return HubFailure(Reason.TOOL_NOT_FOUND, f"there is no tool `{name[:128]}`", tool=name[:128])
 
 
-def _broken_schema(name: str, place: str, failure: ToolFailure | HubFailure | ValueError) -> HubFailure:
+def refuse_broken_schema(name: str, place: str, failure: ToolFailure | HubFailure | ValueError) -> HubFailure:
     """Return the error that names the schema, the place in it when known, and the problem, in at most 500
     characters."""
     path, why = place, str(failure)

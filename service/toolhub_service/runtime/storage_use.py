@@ -15,7 +15,7 @@ from toolhub_service.domain.storage import (
     StorageDirectory,
     StorageKind,
     StorageUse,
-    bound_exceeded,
+    refuse_over_bound,
     use_of,
 )
 
@@ -97,7 +97,7 @@ class RememberedBytes:
             used_bytes = await self._memory.usage_of(tenancy.holds)
             if used_bytes + size_bytes > most:
                 bound = Bound(f"tenants.{_OF_TENANTS[StorageKind.MEMORY]}", most)
-                raise bound_exceeded(StorageKind.MEMORY, bound, used_bytes, size_bytes, tenancy.name)
+                raise refuse_over_bound(StorageKind.MEMORY, bound, used_bytes, size_bytes, tenancy.name)
         return self._directory.storage_of(principal_id).memory
 
     def soft_notice(self, principal_id: str, used_bytes: int) -> str:

@@ -30,8 +30,8 @@ from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.key import KeyRecord
 from toolhub_service.domain.memory import MemoryItem
+from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.result import Evidence, ToolResult
-from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
 from toolhub_service.schema import canonical_json, strict_json
 

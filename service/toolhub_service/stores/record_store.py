@@ -21,7 +21,7 @@ from toolhub_service.domain.call import Owners
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job import Job, JobFilter
-from toolhub_service.domain.source import Pin, PinFilter
+from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.stores.codec import (
     UnreadableRecord,
     decode_approval,

@@ -9,8 +9,9 @@ from structlog.typing import FilteringBoundLogger
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.source import Pin, SourceState, SourceStatus
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.logs import log_trouble
 from toolhub_service.telemetry.metrics import Metrics

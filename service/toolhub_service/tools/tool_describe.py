@@ -9,7 +9,7 @@ from msgspec import Meta
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
-from toolhub_service.registry.export.definitions import DESCRIBE_TOOL, exported_names
+from toolhub_service.registry.export.exported_names import DESCRIBE_TOOL, exported_names
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from toolhub_service.domain.errors.reasons import Reason
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 from toolhub_service.transport.rpc import ServicerContext
 from toolhub_service.transport.status import RpcFailure
 

@@ -13,13 +13,15 @@ from toolhub_service.domain.call import Role
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.source import Pin, SourceService, SourceStatus, known_to
+from toolhub_service.domain.source import SourceService, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.foreign_text import without_controls
-from toolhub_service.registry.catalog import ToolCatalog, naming_entry, totals_of, unknown_tool
-from toolhub_service.registry.discovery.pin_ledger import find_pin
+from toolhub_service.registry.catalog import ToolCatalog, naming_entry, unknown_tool
+from toolhub_service.registry.discovery.decisions import find_pin
 from toolhub_service.registry.discovery.sources import unknown_source
+from toolhub_service.registry.snapshot import totals_of
 from toolhub_service.search.filters import ToolFilter
 from toolhub_service.search.listing import PageRequest, Viewer, list_tools
 from toolhub_service.search.page_tokens import UNCOUNTED

@@ -23,7 +23,7 @@ from toolhub_service.domain.source import known_to
 from toolhub_service.domain.storage import StorageUse
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
-from toolhub_service.registry.export.definitions import Dialect, Export, briefly_described
+from toolhub_service.registry.export.definitions import Dialect, Export, describe_briefly
 from toolhub_service.registry.export.stubs_typescript import PYTHON, TYPESCRIPT, StubFormat
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.storage_use import StorageReport
@@ -251,7 +251,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
         shown = {row.name: spec for row in face.tools.values() if (spec := row.tool_for_model(can_run)) is not None}
         dialect = DIALECTS[request.format]
-        definitions = [exporter.definition(dialect, name, briefly_described(spec)) for name, spec in shown.items()]
+        definitions = [exporter.definition(dialect, name, describe_briefly(spec)) for name, spec in shown.items()]
         return pb.ExportToolsResponse(
             tools_json=canonical_json.dumps(definitions),
             names={name: spec.name for name, spec in shown.items()},

@@ -27,8 +27,9 @@ from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.pin import PinState
 from toolhub_service.domain.result import EvidenceType, JobState, StepName
-from toolhub_service.domain.source import PinState, SourceState, Trust
+from toolhub_service.domain.source import SourceState, Trust
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
 from toolhub_service.transport.convert.records import to_decision
 

@@ -12,7 +12,8 @@ from toolhub_service.adapters.mcp.kind import McpSource
 from toolhub_service.app.files.sources_file import parse_sources
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.errors.spec import StartReason
-from toolhub_service.domain.source import PinChange, PinState, SourceState, Trust
+from toolhub_service.domain.pin import PinChange, PinState
+from toolhub_service.domain.source import SourceState, Trust
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 PAGE = DOCS / "sources.md"

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobStatus, amended, has_new_entry, may_follow, moved
+from toolhub_service.domain.job import (
+    ForbiddenTransition,
+    Job,
+    JobStatus,
+    amend_job,
+    has_new_entry,
+    may_follow,
+    move_job,
+)
 from toolhub_service.domain.result import FINAL_STATES, JobState, Progress, ToolResult
 
 T0 = 1_000
@@ -46,44 +54,44 @@ def test_table(pair: tuple[JobState, JobState]) -> None:
     now, then = pair
     assert may_follow(now, then) == (pair in ALLOWED)
     if pair in ALLOWED:
-        assert moved(a_job(now), then, T0 + 1, result=_result(then)).state is then
+        assert move_job(a_job(now), then, T0 + 1, result=_result(then)).state is then
     else:
         with pytest.raises(ForbiddenTransition):
-            moved(a_job(now), then, T0 + 1, result=_result(then))
+            move_job(a_job(now), then, T0 + 1, result=_result(then))
 
 
 @pytest.mark.parametrize("state", list(JobState))
 def test_result_and_final_state_come_together(state: JobState) -> None:
     with pytest.raises(ForbiddenTransition):
-        moved(a_job(), state, T0, result=None if state.is_final else RESULT)
+        move_job(a_job(), state, T0, result=None if state.is_final else RESULT)
 
 
 def test_job_that_is_not_over_is_never_forgotten() -> None:
-    assert a_job().expires_at_unix_ms == moved(a_job(), JobState.RUNNING, 1).expires_at_unix_ms == 0
+    assert a_job().expires_at_unix_ms == move_job(a_job(), JobState.RUNNING, 1).expires_at_unix_ms == 0
 
 
 def test_an_entry_keeps_fields_that_are_not_given() -> None:
     artifact, progress = ArtifactRef("a-1", "s" * 64, 1), Progress(1)
-    first = moved(a_job(), R, T0 + 1, progress=progress, artifacts=(artifact,))
-    second = moved(first, R, T0 + 2)
+    first = move_job(a_job(), R, T0 + 1, progress=progress, artifacts=(artifact,))
+    second = move_job(first, R, T0 + 2)
     assert (second.status.progress, second.status.artifacts) == (progress, (artifact,))
-    third = moved(second, R, T0 + 3, progress=Progress(2), artifacts=())
+    third = move_job(second, R, T0 + 3, progress=Progress(2), artifacts=())
     assert (third.status.progress, third.status.artifacts) == (Progress(2), ())
 
 
 def test_clock_that_goes_back_makes_no_earlier_entry() -> None:
-    assert moved(a_job(), R, T0 - 500).status.at_unix_ms == T0
+    assert move_job(a_job(), R, T0 - 500).status.at_unix_ms == T0
 
 
 def test_report_does_not_begin_a_state_anew() -> None:
-    running = moved(a_job(), R, T0 + 10)
-    assert moved(running, R, T0 + 20).state_since_unix_ms == T0 + 10
-    assert moved(running, C, T0 + 20).state_since_unix_ms == T0 + 20
+    running = move_job(a_job(), R, T0 + 10)
+    assert move_job(running, R, T0 + 20).state_since_unix_ms == T0 + 10
+    assert move_job(running, C, T0 + 20).state_since_unix_ms == T0 + 20
 
 
 def test_amended_record_is_a_new_version_without_an_entry() -> None:
     job = a_job()
-    after = amended(job, begun=True)
+    after = amend_job(job, begun=True)
     assert (after.version, after.begun, after.status) == (2, True, job.status)
     assert not has_new_entry(after, job)
 
@@ -91,7 +99,7 @@ def test_amended_record_is_a_new_version_without_an_entry() -> None:
 @pytest.mark.parametrize("sequence", [-1, 0, 3, 99])
 def test_an_entry_with_a_gap_is_refused(sequence: int) -> None:
     job = a_job()
-    right = moved(job, R, T0)
+    right = move_job(job, R, T0)
     wrong = msgspec.structs.replace(right, status=msgspec.structs.replace(right.status, sequence=sequence))
     with pytest.raises(ForbiddenTransition):
         has_new_entry(wrong, job)
@@ -106,10 +114,10 @@ def test_any_sequence_of_attempts_makes_a_history_without_a_gap(
         now += step_ms
         before = job
         if state is None:
-            job = amended(job, runs=job.runs + 1)
+            job = amend_job(job, runs=job.runs + 1)
         else:
             try:
-                job = moved(job, state, now, result=RESULT if has_result else None)
+                job = move_job(job, state, now, result=RESULT if has_result else None)
             except ForbiddenTransition:
                 continue
             history.append(job.status)

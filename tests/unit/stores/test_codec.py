@@ -21,8 +21,8 @@ from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Lineag
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
 from toolhub_service.domain.key import KeyRecord
+from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.result import Evidence, EvidenceType, JobRef, JobState, Progress, StepName, ToolResult
-from toolhub_service.domain.source import Pin, PinChange, PinState
 from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores import codec
 from toolhub_service.stores.codec import UnreadableRecord

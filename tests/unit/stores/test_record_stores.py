@@ -9,7 +9,7 @@ from tests.unit.stores.redis.redis_links import link, other_link
 from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.source import Pin
+from toolhub_service.domain.pin import Pin
 from toolhub_service.stores.memory.records import MemoryRecords
 from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, RecordStore
 from toolhub_service.stores.redis.link import RedisLink

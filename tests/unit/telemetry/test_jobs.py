@@ -13,7 +13,7 @@ from tests.unit.runtime.jobs.job_harness import T0, a_job, answered, failed, in_
 from tests.unit.telemetry.test_tracing import SPAN, TRACE, RecordedTracing
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
-from toolhub_service.domain.job import Job, JobCounts, moved
+from toolhub_service.domain.job import Job, JobCounts, move_job
 from toolhub_service.domain.result import JobState
 from toolhub_service.telemetry.jobs import JobTelemetry
 from toolhub_service.telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ def watched() -> Iterator[ObserverHarness]:
 
 def _ended(job: Job, state: JobState = JobState.SUCCEEDED, at_unix_ms: int = T0 + 2_000) -> Job:
     result = answered(job) if state is JobState.SUCCEEDED else failed(job.call, ErrorKind.OUTCOME_UNKNOWN)
-    return moved(job, state, at_unix_ms, result=result)
+    return move_job(job, state, at_unix_ms, result=result)
 
 
 def test_jobs_are_counted_by_tool_and_end(watched: ObserverHarness) -> None:
@@ -66,22 +66,22 @@ def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(
     job = a_job()
     for number in range(200):
         lost = failed(job.call, ErrorKind.OUTCOME_UNKNOWN, cause=f"cause-{number}" if number else "RUNNER_DIED")
-        watched.telemetry.on_change(job, moved(job, JobState.LOST, T0, result=lost))
+        watched.telemetry.on_change(job, move_job(job, JobState.LOST, T0, result=lost))
     assert watched.value('toolhub_jobs_lost_total{cause="RUNNER_DIED",tool="test/text.write"}') == 1
     assert watched.lines("toolhub_jobs_lost_total{") == 51
     assert watched.value('toolhub_jobs_lost_total{cause="other",tool="test/text.write"}') == 150
 
 
 def test_time_in_a_state_runs_from_its_first_entry(watched: ObserverHarness) -> None:
-    running = moved(a_job(), JobState.RUNNING, T0 + 1_000)
-    reported = moved(running, JobState.RUNNING, T0 + 1_900)
+    running = move_job(a_job(), JobState.RUNNING, T0 + 1_000)
+    reported = move_job(running, JobState.RUNNING, T0 + 1_900)
     watched.telemetry.on_change(reported, _ended(reported, at_unix_ms=T0 + 3_000))
     assert watched.value('toolhub_job_state_seconds_sum{state="RUNNING"}') == 2.0
 
 
 def test_durations_stay_non_negative_when_the_clock_goes_back(watched: ObserverHarness) -> None:
     job = a_job(state_since_unix_ms=T0 + 9_000)
-    watched.telemetry.on_change(job, moved(job, JobState.RUNNING, T0))
+    watched.telemetry.on_change(job, move_job(job, JobState.RUNNING, T0))
     assert watched.value('toolhub_job_state_seconds_sum{state="QUEUED"}') == 0.0
 
 

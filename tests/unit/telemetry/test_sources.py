@@ -9,7 +9,8 @@ from structlog.testing import LogCapture
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import ManualClock
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.source import Pin, PinChange, PinState, SourceState, SourceStatus
+from toolhub_service.domain.pin import Pin, PinChange, PinState
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.sources import SourceTelemetry

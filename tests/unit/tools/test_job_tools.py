@@ -8,7 +8,7 @@ from tests.fakes.tool_context import egress_context
 from tests.unit.runtime.jobs.job_harness import AGENT, T0, JobHarness, Process, a_job, failed, in_state
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.job import moved
+from toolhub_service.domain.job import move_job
 from toolhub_service.domain.result import JobState, Progress, ToolResult
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.job_tools import JobCancelTool, JobQuestion, JobResultTool, JobStatusTool, job_tools
@@ -38,7 +38,7 @@ def _context(principal: str = AGENT.id) -> ToolContext:
 async def test_a_status_has_state_and_progress(harness: JobHarness, process: Process) -> None:
     queued, running = in_state(a_job(), JobState.RUNNING, "runner-1")
     await harness.kept(
-        queued, running, moved(running, JobState.RUNNING, T0, progress=Progress(3, 9, "rows", "on", 2.0))
+        queued, running, move_job(running, JobState.RUNNING, T0, progress=Progress(3, 9, "rows", "on", 2.0))
     )
     context = _context()
     answer = await JobStatusTool(process.jobs).run(ASK, context)
@@ -50,14 +50,14 @@ async def test_a_status_has_state_and_progress(harness: JobHarness, process: Pro
 
 async def test_the_status_of_a_failed_job_states_why(harness: JobHarness, process: Process) -> None:
     job = a_job()
-    await harness.kept(job, moved(job, JobState.FAILED, T0, result=failed(job.call, ErrorKind.IO_ERROR)))
+    await harness.kept(job, move_job(job, JobState.FAILED, T0, result=failed(job.call, ErrorKind.IO_ERROR)))
     answer = await JobStatusTool(process.jobs).run(ASK, _context())
     assert (answer.is_final, answer.error_kind, answer.error_message) == (True, "IO_ERROR", "io_error")
 
 
 async def test_result_is_what_the_job_brought(harness: JobHarness, process: Process) -> None:
     job = a_job()
-    await harness.kept(job, moved(job, JobState.SUCCEEDED, T0, result=DONE))
+    await harness.kept(job, move_job(job, JobState.SUCCEEDED, T0, result=DONE))
     context = _context()
     answer = await JobResultTool(process.jobs).run(ASK, context)
     assert (answer.ok, answer.value, answer.artifacts) == (True, {"a": [1]}, ("art-1",))
@@ -66,7 +66,7 @@ async def test_result_is_what_the_job_brought(harness: JobHarness, process: Proc
 
 async def test_the_result_of_a_lost_job_states_its_loss(harness: JobHarness, process: Process) -> None:
     job = a_job()
-    await harness.kept(job, moved(job, JobState.LOST, T0, result=failed(job.call, ErrorKind.OUTCOME_UNKNOWN)))
+    await harness.kept(job, move_job(job, JobState.LOST, T0, result=failed(job.call, ErrorKind.OUTCOME_UNKNOWN)))
     answer = await JobResultTool(process.jobs).run(ASK, _context())
     assert (answer.ok, answer.job.state, answer.job.error_kind) == (False, "LOST", "OUTCOME_UNKNOWN")
 

@@ -25,7 +25,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.registry.catalog import check_name
+from toolhub_service.registry.names import check_name
 
 PROBLEMS_MAX: Final = 50
 _PROBLEM_MAX_CHARS: Final = 500

@@ -34,7 +34,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.registry.catalog import skeleton
+from toolhub_service.registry.names import skeleton
 
 
 class Compared(NamedTuple):

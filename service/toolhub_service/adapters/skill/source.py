@@ -25,7 +25,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.registry.catalog import skeleton
+from toolhub_service.registry.names import skeleton
 
 SKILLS_MAX: Final = 500
 """Limit per source."""

@@ -45,7 +45,7 @@ from toolhub_service.app.kinds import BY_NAME, KINDS, SHARED, file_keys, kind_of
 from toolhub_service.config.source_config import SecretRef, Section, Source, SourceInvalid, Value
 from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.guards.yaml_scalars import AsWrittenLoader, quotes_advice
-from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
+from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 
 SourceName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]

@@ -31,11 +31,12 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Adapter, InnerCalls
-from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceStatus
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec, ToolState
-from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery.sources import Sources
+from toolhub_service.registry.names import check_name, check_not_reserved
 from toolhub_service.runtime.route import UnreadTool
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.hidden import HiddenPaths
@@ -135,7 +136,7 @@ class SourceRuntime:
 
     def unread(self, tool: str) -> UnreadTool | None:
         """Return what is known of a tool whose source has not been read; as `runtime.route.Unread`."""
-        reason = self.sources.unread(tool)
+        reason = self.sources.unread_reason(tool)
         return UnreadTool(reason, self.stand_ins(tool)) if reason else None
 
     def stand_ins(self, tool: str) -> tuple[ToolSpec, ...]:

@@ -38,7 +38,7 @@ from toolhub_service.cli.terminal.output import (
     text_option,
     wants_json,
 )
-from toolhub_service.registry.catalog import CORE_NAMESPACE
+from toolhub_service.registry.names import CORE_NAMESPACE
 
 # A source's own texts and its process's output are untrusted, and escaped for the terminal.
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from toolhub_service.mcp_server.calls import ARTIFACT_URI, text_of
 from toolhub_service.mcp_server.offer import TTL_MS
 from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, meta_of, protocol_error
 from toolhub_service.mcp_server.primitives.source_resources import SourceResources, shown_uri
-from toolhub_service.registry.export.definitions import MCP_MAX_CHARS, ExportedNames
+from toolhub_service.registry.export.exported_names import MCP_MAX_CHARS, ExportedNames
 from toolhub_service.schema import canonical_json
 
 _PAGE_MAX_BYTES: Final = 512 * 1024

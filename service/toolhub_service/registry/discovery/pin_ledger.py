@@ -7,8 +7,7 @@ read, no decision counts.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,144 +15,28 @@ from msgspec.structs import replace
 
 from toolhub_service.aio.cooperative import TimeSlice, run_in_slices
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.pin import WORDS_ONLY, Pin, PinState
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.source import (
-    FIRST_USE,
-    WORDS_ONLY,
-    Definition,
-    Pin,
-    PinChange,
-    PinState,
-    PinStore,
-    SourceObserver,
-    ToolSource,
-    Trust,
-    pin_digest,
-)
+from toolhub_service.domain.source import Definition, PinStore, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.discovery.decisions import (
+    decide_pin,
+    find_approved_pin,
+    find_outdated_pins,
+    find_pin,
+    registered_pins,
+)
 from toolhub_service.registry.discovery.offers import Offer
-from toolhub_service.registry.discovery.pins import (
+from toolhub_service.registry.discovery.pin_sizes import PinSizes
+from toolhub_service.registry.discovery.pins import Comparison, check
+from toolhub_service.registry.discovery.quarantine import (
     STORE_UNAVAILABLE,
     UNREADABLE,
-    Comparison,
-    PinSizes,
-    check,
-    quarantined,
+    quarantine,
     unavailable,
     with_problem,
 )
 
-# The changes that a person's decision on one pin makes: pure functions, so that they can be repeated when another
-# process was faster.
-#
-# Approving a definition supersedes the approved pin of the same tool, and definitions of it that were seen earlier and
-# were still waiting. A definition seen later keeps waiting. Rejecting changes that one pin, also an approved one.
-# Repeating a decision changes nothing, except that a person's approval replaces trust on first use.
-
-
-def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
-    """Return the pin. Raises HubFailure NOT_FOUND."""
-    pin = next((pin for pin in known if pin.tool == tool and pin.digest == digest), None)
-    if pin is None:
-        raise HubFailure(
-            Reason.PIN_NOT_FOUND,
-            f"no definition {digest[:12]}… of `{tool[:128]}` was seen from `{source[:64]}`: `toolhub pins list` shows "
-            "those that were",
-            source=source[:64],
-            tool=tool[:128],
-        )
-    return pin
-
-
-def decided(
-    known: Sequence[Pin], pin: Pin, *, approve: bool, by: str, comment: str, now_unix_ms: int, endpoint: str = ""
-) -> tuple[Pin, ...]:
-    """Return the records to put, the decided one first; none when nothing changes.
-
-    `endpoint` is the source's current one, empty if unknown: a registered tool is approved for that endpoint.
-    """
-    wanted = PinState.APPROVED if approve else PinState.REJECTED
-    approved_at = endpoint if approve and pin.registered and endpoint else pin.endpoint
-    if pin.state is wanted and pin.decided_by != FIRST_USE and approved_at == pin.endpoint:
-        return ()
-    now = replace(
-        pin,
-        state=wanted,
-        decided_at_unix_ms=now_unix_ms,
-        decided_by=by,
-        comment=comment,
-        version=pin.version + 1,
-        endpoint=approved_at,
-    )
-    return (now, *(_superseded(known, pin) if approve else ()))
-
-
-def registered_pins(
-    known: Sequence[Pin], definitions: Sequence[Definition], endpoint: str, *, by: str, now_unix_ms: int
-) -> Iterator[Pin]:
-    """Yield the records to put so that exactly these are registered; none for one that is registered already."""
-    for definition in definitions:
-        source, tool = definition.spec.source, definition.spec.name
-        digest = pin_digest(source, definition.remote)
-        seen = next((pin for pin in known if (pin.tool, pin.digest) == (tool, digest)), None)
-        if seen is not None and (seen.registered, seen.state, seen.endpoint) == (True, PinState.APPROVED, endpoint):
-            continue
-        approved = next((pin for pin in known if pin.tool == tool and pin.state is PinState.APPROVED), None)
-        first = Pin(source, tool, digest, definition.remote, PinState.APPROVED, seen_at_unix_ms=now_unix_ms, version=0)
-        pin = replace(
-            seen or first,
-            state=PinState.APPROVED,
-            change=PinChange.NONE,
-            previous_digest=approved.digest if approved is not None else "",
-            decided_at_unix_ms=now_unix_ms,
-            decided_by=by,
-            comment="registered",
-            registered=True,
-            endpoint=endpoint,
-        )
-        yield replace(pin, version=pin.version + 1)
-        superseded = {other.key: other for other in _superseded(known, replace(pin, seen_at_unix_ms=now_unix_ms))}
-        for other in known:
-            # A rejected one is offered as long as it is registered, and two with one name cannot be.
-            if other.key in superseded or (other.tool == tool and other.digest != digest and other.registered):
-                before = superseded.get(other.key, other)
-                yield replace(before, registered=False, version=other.version + 1)
-
-
-def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
-    """Yield the formerly registered pins, and those that only words replaced, to remove: all but the last `FORMER_MAX`
-    of each tool, and all but the last `FORMER_OF_SOURCE_MAX` of the source."""
-    gone = (pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered)
-    former = [pin for pin in gone if pin.endpoint or pin.decided_by == WORDS_ONLY]
-    former.sort(key=lambda pin: (pin.decided_at_unix_ms, pin.version), reverse=True)
-    of_tool: Counter[str] = Counter()
-    for place, pin in enumerate(former):
-        of_tool[pin.tool] += 1
-        if of_tool[pin.tool] > FORMER_MAX or place >= FORMER_OF_SOURCE_MAX:
-            yield pin
-
-
-def compared_with(known: Sequence[Pin], pin: Pin) -> Pin | None:
-    """Return the pin to compare with: the one approved before, under the former name of a renamed tool."""
-    tool = pin.renamed_from or pin.tool
-    of_tool = [other for other in known if other.tool == tool and other.key != pin.key]
-    before = next((other for other in of_tool if other.digest == pin.previous_digest), None)
-    return before or next((other for other in of_tool if other.state is PinState.APPROVED), None)
-
-
-def _superseded(known: Sequence[Pin], pin: Pin) -> Iterator[Pin]:
-    for other in known:
-        if other.tool != pin.tool or other.digest == pin.digest:
-            continue
-        waited = other.state is PinState.PENDING and other.seen_at_unix_ms <= pin.seen_at_unix_ms
-        if waited or other.state is PinState.APPROVED:
-            yield replace(other, state=PinState.SUPERSEDED, version=other.version + 1)
-
-
-FORMER_MAX: Final = 5
-FORMER_OF_SOURCE_MAX: Final = 1_000
-# Attempts of a put that others precede; each of them wrote something, so that one gets through.
 _ATTEMPTS: Final = 8
 
 
@@ -189,14 +72,14 @@ class PinLedger:
         if source.trust is Trust.ALWAYS:
             return Verdicts((await self._check(source, (), offers, is_reading)).specs)
         try:
-            return Verdicts(await self._kept(source, offers, is_reading))
+            return Verdicts(await self._evaluate_and_store(source, offers, is_reading))
         except HubFailure as unreadable:
             self._observer.on_problem(source.name, unreadable)
             self._last.pop(source.name, None)
-            return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
+            return Verdicts(tuple(quarantine(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
             self._observer.on_problem(source.name, away)
-            return Verdicts(await self._remembered(source, offers), STORE_UNAVAILABLE)
+            return Verdicts(await self._evaluate_last_known(source, offers), STORE_UNAVAILABLE)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         """Return the pins of a source. Raises as `PinStore.of_source`."""
@@ -209,12 +92,12 @@ class PinLedger:
         a page would delay every call.
         """
         known = self._last.get(pin.source)
-        return compared_with(await self._store.of_source(pin.source) if known is None else known, pin)
+        return find_approved_pin(await self._store.of_source(pin.source) if known is None else known, pin)
 
     async def decide(
         self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str, endpoint: str
     ) -> Pin:
-        """Store the decision and return the pin as it is now; `endpoint` as in `decided`.
+        """Store the decision and return the pin as it is now; `endpoint` as in `decide_pin`.
 
         Raises HubFailure NOT_FOUND, and as `PinStore`.
         """
@@ -222,18 +105,20 @@ class PinLedger:
             known = await self._store.of_source(source)
             pin = find_pin(known, source, tool, digest)
             now = self._clock.unix_ms()
-            changed = decided(known, pin, approve=approve, by=by, comment=comment, now_unix_ms=now, endpoint=endpoint)
+            changed = decide_pin(
+                known, pin, approve=approve, by=by, comment=comment, now_unix_ms=now, endpoint=endpoint
+            )
             if not changed:
                 return pin
             if await self._store.put(changed):
                 self._observer.on_decision(changed[0])
                 return changed[0]
-        raise _contended()
+        raise refuse_contended_change()
 
-    async def registered(self, source: str) -> Sequence[Pin]:
+    async def registered_pins_of(self, source: str) -> Sequence[Pin]:
         """Return the pins of tools registered over the wire; the last known ones while the store is unreachable."""
         try:
-            known = await self._known(source)
+            known = await self._read_known(source)
         except (HubFailure, ToolFailure):  # `verdicts` reports the error
             known = self._last.get(source, ())
         return [pin for pin in known if pin.registered]
@@ -253,7 +138,7 @@ class PinLedger:
                 for source in endpoints:
                     await self._remove_outdated(source)
                 return
-        raise _contended()
+        raise refuse_contended_change()
 
     async def unregister(self, source: str, tool: str) -> bool:
         """Unregister a tool; return whether it was registered. Raises as `PinStore`."""
@@ -268,7 +153,7 @@ class PinLedger:
             if await self._store.put(changed):
                 await self._remove_outdated(source)
                 return True
-        raise _contended()
+        raise refuse_contended_change()
 
     async def _remove_outdated(self, source: str) -> None:
         """Remove outdated pins; never raises an error of the store.
@@ -276,7 +161,7 @@ class PinLedger:
         The change before is stored, and the next time removes the rest.
         """
         try:
-            for pin in outdated(await self._known(source)):
+            for pin in find_outdated_pins(await self._read_known(source)):
                 await self._store.remove(pin)
         except (HubFailure, ToolFailure) as failure:
             self._observer.on_problem(source, failure)
@@ -286,9 +171,11 @@ class PinLedger:
         self._sizes.pop(source, None)
         await self._store.forget_source(source)
 
-    async def _kept(self, source: ToolSource, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
+    async def _evaluate_and_store(
+        self, source: ToolSource, offers: Sequence[Offer], is_reading: bool
+    ) -> tuple[ToolSpec, ...]:
         for _ in range(_ATTEMPTS):
-            known = await self._known(source.name)
+            known = await self._read_known(source.name)
             comparison = await self._check(source, known, offers, is_reading)
             if not comparison.pins:
                 return comparison.specs
@@ -299,9 +186,9 @@ class PinLedger:
                 if not comparison.created:
                     return comparison.specs
                 # Another process may have read the source at the same moment: read again what both have stored.
-        raise _contended()
+        raise refuse_contended_change()
 
-    async def _known(self, source: str) -> Sequence[Pin]:
+    async def _read_known(self, source: str) -> Sequence[Pin]:
         """Return the store's pins, read again only when its revision has changed, as they may be megabytes."""
         revision = await self._store.revision()
         if source not in self._last or self._revisions.get(source) != revision:
@@ -320,7 +207,7 @@ class PinLedger:
             self._observer.on_drift(pin)
             await time_slice.pause_if_due()
 
-    async def _remembered(self, source: ToolSource, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
+    async def _evaluate_last_known(self, source: ToolSource, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
         """Evaluate with the last known pins: approved tools stay callable, and one that needs a new record is not."""
         known = self._last.get(source.name)
         if known is None:
@@ -348,5 +235,5 @@ class PinLedger:
         )
 
 
-def _contended() -> ToolFailure:
+def refuse_contended_change() -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, "The pins are being changed by others: try again.", retry_after_s=1.0)

@@ -23,152 +23,27 @@ tool, further ones are quarantined without a record, as are new ones of a source
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import structs
 
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY, Definition, Pin, PinChange, PinState, Trust
-from toolhub_service.domain.tool import ToolSpec, ToolState
-from toolhub_service.registry.discovery.offers import Offer, is_moved, nameless
-
-# The total size of a source's stored definitions that nobody has approved.
-#
-# The store and the cost of reading it grow with them, so they are bounded for each source. Each is measured once, by
-# its digest.
-
-_UNWANTED: Final = frozenset({PinState.PENDING, PinState.SUPERSEDED})
-
-
-def size_bytes(definition: JsonObject) -> int:
-    return len(json.dumps(definition, separators=(",", ":")))
-
-
-class PinSizes:
-    """The sizes of one source's definitions."""
-
-    def __init__(self) -> None:
-        self._of_digest: dict[str, int] = {}
-
-    def waiting_bytes(self, pins: Iterable[Pin]) -> Generator[None, None, int]:
-        """Return the size of waiting and superseded definitions; yields after each one that it had to measure."""
-        known, sizes = self._of_digest, {}
-        for pin in pins:
-            if pin.state in _UNWANTED:
-                size = known.get(pin.digest)
-                if size is None:
-                    size = size_bytes(pin.definition)
-                    yield
-                sizes[pin.digest] = size
-        self._of_digest = sizes
-        return sum(sizes.values())
-
-
-# The reasons shown for a tool that may not be called, and what an operator can do.
-
-CANNOT_BE_KEPT: Final = (
-    "its definition is too large or too deep, or has text or numbers that JSON cannot hold, so that nobody can "
-    "approve it"
+from toolhub_service.domain.pin import FIRST_USE, WORDS_ONLY, Pin, PinChange, PinState
+from toolhub_service.domain.source import Trust
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.discovery.double_approvals import demote_double_approvals, waiting_again
+from toolhub_service.registry.discovery.offers import Offer, nameless
+from toolhub_service.registry.discovery.pin_sizes import size_bytes
+from toolhub_service.registry.discovery.quarantine import (
+    CANNOT_BE_KEPT,
+    TOO_MANY_PINS,
+    quarantine,
+    reason_of,
+    with_problem,
 )
-TOO_MANY_PINS: Final = (
-    "its source has offered too many definitions that nobody decided on, so that this one was not kept: decide on "
-    "those of `toolhub pins list`"
-)
-UNREADABLE: Final = "the record of what was approved cannot be read: run `toolhub doctor`"
-STORE_UNAVAILABLE: Final = "what was approved cannot be looked up at the moment"
-_WHY: Final = {
-    PinChange.NONE: "nobody has approved its definition yet",
-    PinChange.ADDED: "it was added by its source and nobody has approved it yet",
-    PinChange.CHANGED: "its definition is another than the approved one",
-    PinChange.REMOVED: "nobody has approved its definition yet",
-    PinChange.RENAMED: "its source gave an approved tool this name",
-    PinChange.SHADOWED: "it reads like a tool of another source",
-}
-_MOVED: Final = "it was registered when its source stood elsewhere, and nobody has approved it there"
-
-
-def with_problem(definition: Definition) -> ToolSpec:
-    """Return a callable tool, or a quarantined one when its definition cannot be used."""
-    if not definition.problem:
-        return definition.spec
-    reason = (
-        definition.problem
-        if definition.is_operators
-        else f"{definition.problem} No approval changes that; its source must."
-    )
-    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
-
-
-def quarantined(definition: Definition, why: str) -> ToolSpec:
-    """Return the tool in quarantine; the reason also says when its definition cannot be used."""
-    reason = f"{definition.problem} Besides, {why}" if definition.problem else why
-    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
-
-
-def unavailable(spec: ToolSpec, why: str) -> ToolSpec:
-    """Return the tool as it is while its source is unreachable; a tool that was not callable before stays as it was."""
-    if spec.state is not ToolState.ACTIVE:
-        return spec
-    return replace(spec, state=ToolState.UNAVAILABLE, state_reason=why)
-
-
-def reason_of(pin: Pin) -> str:
-    """Return why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
-    if pin.state is PinState.REJECTED:
-        return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
-    if pin.state is PinState.APPROVED:
-        command = f"toolhub pins accept {pin.tool} --digest {pin.digest[:12]}"
-        return f"it was trusted on first use, and now its source asks for approval: `{command}`"
-    advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
-    former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
-    why = _MOVED if pin.registered and pin.change is PinChange.NONE else _WHY[pin.change]
-    return f"{why}{former}: {advice}"
-
-
-# Two approved definitions of one tool: two processes leave them when they first read a new source at once and it
-# answered them differently.
-#
-# A put compares record by record, so each process could trust its own on first use. The next evaluation resolves it: a
-# person's decision wins, the later one of two; otherwise the definition that was seen first. The other one waits.
-
-
-def demoted(known: Sequence[Pin]) -> list[Pin]:
-    """Return the records to put for those that must not stay approved."""
-    approved: dict[str, list[Pin]] = {}
-    for pin in known:
-        if pin.state is PinState.APPROVED:
-            approved.setdefault(pin.tool, []).append(pin)
-    return [loser for of_tool in approved.values() if len(of_tool) > 1 for loser in _losers(of_tool)]
-
-
-def waiting_again(pin: Pin, approved_digest: str) -> Pin:
-    """Return the pin as waiting for a person, compared with the approved one."""
-    return structs.replace(
-        pin,
-        state=PinState.PENDING,
-        change=PinChange.CHANGED,
-        previous_digest=approved_digest,
-        renamed_from="",
-        decided_at_unix_ms=0,
-        decided_by="",
-        comment="",
-        version=pin.version + 1,
-    )
-
-
-def _losers(of_tool: Sequence[Pin]) -> Iterable[Pin]:
-    winner = min(of_tool, key=_precedence)
-    return [waiting_again(pin, winner.digest) for pin in of_tool if pin is not winner]
-
-
-def _precedence(pin: Pin) -> tuple[bool, int, str]:
-    by_nobody = pin.decided_by == FIRST_USE
-    return by_nobody, pin.seen_at_unix_ms if by_nobody else -pin.decided_at_unix_ms, pin.digest
-
+from toolhub_service.registry.discovery.registered import is_moved
 
 UNDECIDED_MAX: Final = 32
 PINS_MAX: Final = 20_000
@@ -213,15 +88,24 @@ def check(
     """
     if trust is Trust.ALWAYS:
         return Comparison(tuple(with_problem(offer.definition) for offer in offers))
-    checking = _Checking(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
+    checking = _Checking(
+        trust,
+        source,
+        known,
+        offers,
+        shadowed_by=shadowed_by,
+        now_unix_ms=now_unix_ms,
+        waiting_bytes=waiting_bytes,
+        endpoint=endpoint,
+    )
     yield from checking.look_for_vanished()
-    specs = yield from _gathered(map(checking.checked, offers))
-    missing = (yield from _gathered(checking.missing())) if is_reading else ()
-    back = (yield from _gathered(checking.back())) if is_reading else ()
+    specs = yield from gather_in_steps(map(checking.check_offer, offers))
+    missing = (yield from gather_in_steps(checking.missing())) if is_reading else ()
+    back = (yield from gather_in_steps(checking.back())) if is_reading else ()
     return Comparison(specs, tuple(checking.created), (*checking.drifted, *missing), (*checking.amended, *back))
 
 
-def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
+def gather_in_steps(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
     gathered = []
     for each in found:
         gathered.append(each)
@@ -269,6 +153,7 @@ class _Checking:
         source: str,
         known: Sequence[Pin],
         offers: Sequence[Offer],
+        *,
         shadowed_by: Callable[[ToolSpec], str],
         now_unix_ms: int,
         waiting_bytes: int,
@@ -281,7 +166,7 @@ class _Checking:
         self._now_unix_ms = now_unix_ms
         self.created: list[Pin] = []
         self.amended: list[Pin] = []
-        self.drifted = demoted(known)
+        self.drifted = demote_double_approvals(known)
         losers = {pin.key for pin in self.drifted}
         self.drifted += [
             structs.replace(waiting_again(pin, ""), change=PinChange.NONE)
@@ -305,22 +190,22 @@ class _Checking:
                 self._vanished[nameless(pin.definition)] = pin
                 yield
 
-    def checked(self, offer: Offer) -> ToolSpec:
+    def check_offer(self, offer: Offer) -> ToolSpec:
         if not offer.digest:
-            return quarantined(offer.definition, CANNOT_BE_KEPT)
+            return quarantine(offer.definition, CANNOT_BE_KEPT)
         pin = self._pins.get((offer.name, offer.digest))
         approved = self._approved_before(offer, pin) if offer.definition.follows_words else None
         if approved is not None:
-            pin = self._reworded(offer, pin, approved)
+            pin = self._accept_new_words(offer, pin, approved)
         elif pin is None:
             pin = self._seen_first(offer)
         elif pin.state is PinState.SUPERSEDED:
             pin = self._seen_again(pin)
         if pin is None:
-            return quarantined(offer.definition, TOO_MANY_PINS)
+            return quarantine(offer.definition, TOO_MANY_PINS)
         if is_believed(pin, self._trust):
             return with_problem(offer.definition)
-        return quarantined(offer.definition, reason_of(pin))
+        return quarantine(offer.definition, reason_of(pin))
 
     def missing(self) -> Iterator[Pin]:
         """Yield approved pins whose tool is not offered at all."""
@@ -351,7 +236,7 @@ class _Checking:
             return None
         return before
 
-    def _reworded(self, offer: Offer, pin: Pin | None, before: Pin) -> Pin:
+    def _accept_new_words(self, offer: Offer, pin: Pin | None, before: Pin) -> Pin:
         new = self._pin(offer, tuple(finding.message for finding in offer.findings))
         approved = structs.replace(
             pin or new,

@@ -21,14 +21,12 @@ from toolhub_service.aio.cpu_share import CpuShare
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import (
     Definition,
     Discovery,
     LoginNeeded,
-    Pin,
-    PinChange,
-    PinState,
     SourceObserver,
     SourceState,
     SourceStatus,
@@ -37,9 +35,10 @@ from toolhub_service.domain.source import (
 )
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.foreign_text import on_one_line
-from toolhub_service.registry.discovery.offers import MakeRegistered, Offer, RegisteredTools, SourceTools, offers_of
+from toolhub_service.registry.discovery.offers import Offer, SourceTools, offers_of
 from toolhub_service.registry.discovery.pin_ledger import PinLedger
-from toolhub_service.registry.discovery.pins import unavailable, with_problem
+from toolhub_service.registry.discovery.quarantine import unavailable, with_problem
+from toolhub_service.registry.discovery.registered import MakeRegistered, RegisteredTools
 
 # When a source is read again: after its time to live, soon after it announces a change, and with exponential backoff
 # and jitter while it cannot be read.
@@ -196,7 +195,7 @@ class SourceController:
         )
 
     @property
-    def unread(self) -> str:
+    def unread_reason(self) -> str:
         """Return why the source has never been read; empty when it has."""
         return "" if self._was_read else self._down or _NOT_READ_YET
 
@@ -210,7 +209,7 @@ class SourceController:
 
     def begin(self) -> None:
         """Start the task and return at once."""
-        self._source.listen(self._changed)
+        self._source.listen(self._note_change)
         self._task = asyncio.create_task(self._run(), name=f"source:{self._source.name}")
 
     async def end(self) -> None:
@@ -258,7 +257,7 @@ class SourceController:
         more = f" And {len(problems) - _PROBLEMS_SHOWN} more." if len(problems) > _PROBLEMS_SHOWN else ""
         return _as_reason(shown + more)
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self._changes.add(self._deps.clock.monotonic_s())
         self._wake.set()
 
@@ -283,7 +282,7 @@ class SourceController:
 
     def _restored_spec(self, pin: Pin, restored: Restored) -> ToolSpec | None:
         try:
-            definition = self.registered.restored(pin) if pin.registered else restored(pin.definition)
+            definition = self.registered.restore_definition(pin) if pin.registered else restored(pin.definition)
         except Exception as problem:  # noqa: BLE001 - the others can be restored
             self._deps.observer.on_problem(self._source.name, problem)
             return None
@@ -308,16 +307,18 @@ class SourceController:
         self._changes.clear()
         began_s = self._deps.clock.monotonic_s()
         try:
-            await self._take_in(await self._discovered(), began_s)
+            await self._take_in(await self._discover(), began_s)
         except LoginNeeded as needed:
-            await self._failed(needed.error.message, needed.commands)
+            await self._note_failure(needed.error.message, needed.commands)
         except ToolFailure as failure:
-            await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # the operator's text
+            await self._note_failure(
+                str(failure.error.details.get("reason") or failure.error.message)
+            )  # the operator's text
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
             self._deps.observer.on_problem(self._source.name, defect)
-            await self._failed(_UNEXPECTED)
+            await self._note_failure(_UNEXPECTED)
 
-    async def _discovered(self) -> Discovery:
+    async def _discover(self) -> Discovery:
         try:
             async with asyncio.timeout(self._terms.timeout_s):
                 return await self._source.discover()
@@ -353,7 +354,7 @@ class SourceController:
         names = {offer.name for offer in offers}
         return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
-    async def _failed(self, reason: str, login_commands: tuple[str, ...] = ()) -> None:
+    async def _note_failure(self, reason: str, login_commands: tuple[str, ...] = ()) -> None:
         async with self._checking:
             self._failures += 1
             self._down, self._login_commands = _as_reason(reason), login_commands
@@ -362,7 +363,7 @@ class SourceController:
     async def _check(self, *, is_reading: bool) -> None:
         offers = self._offers
         if self.registered.are_possible:
-            pins = await self._deps.ledger.registered(self._source.name)
+            pins = await self._deps.ledger.registered_pins_of(self._source.name)
             offers = (*offers, *self.registered.offers(pins, offers))
         found = await self._deps.ledger.verdicts(self._source, offers, is_reading=is_reading)
         self._specs, self._pin_problem = found.specs, found.problem

@@ -8,7 +8,6 @@ within `poll_s`.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -16,21 +15,15 @@ from typing import Final
 from toolhub_service.aio.cooperative import CpuClock
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, refuse
 from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.source import (
-    Definition,
-    Pin,
-    PinFilter,
-    PinStore,
-    SourceObserver,
-    SourceState,
-    SourceStatus,
-    ToolSource,
-)
+from toolhub_service.domain.source import Definition, PinStore, SourceObserver, SourceState, SourceStatus, ToolSource
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, naming_entry, skeleton
-from toolhub_service.registry.discovery.offers import REGISTERED_MAX, MakeRegistered, SourceTools
+from toolhub_service.registry.catalog import ToolCatalog, naming_entry
+from toolhub_service.registry.discovery.offers import SourceTools
 from toolhub_service.registry.discovery.pin_ledger import PinLedger
+from toolhub_service.registry.discovery.registered import REGISTERED_MAX, MakeRegistered
+from toolhub_service.registry.discovery.shadows import Shadows
 from toolhub_service.registry.discovery.source_controller import (
     ReadingTerms,
     Restored,
@@ -39,60 +32,6 @@ from toolhub_service.registry.discovery.source_controller import (
     Wait,
     wait_for_event,
 )
-
-# Detection of tools whose names look like another source's tool, so that a model could confuse them.
-#
-# A source names its tools as it likes. A name that begins with another namespace (`core/fs.readText`,
-# `core__fs_readText`, `github__search`), or that equals the full name of another source's tool when case and separators
-# are ignored, abuses the trust in the other ("tool shadowing"). The index of full names follows the catalog, so that a
-# check costs one dict lookup whatever the number of tools.
-
-BUILT_IN_NAMESPACES: Final = ("core", "custom", "registered")
-_NAMESPACE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*?)(?:/|__|\.|:)")
-
-
-class Shadows:
-    """Lives as long as the catalog that it follows."""
-
-    def __init__(self, catalog: ToolCatalog) -> None:
-        # Skeleton to (full name, source).
-        self._full_names: dict[str, tuple[str, str]] = {}
-        self._namespaces: dict[str, str] = {skeleton(name): name for name in BUILT_IN_NAMESPACES}
-        self._put(catalog.all())
-        catalog.subscribe(self._follow)
-
-    def reserve(self, source: str) -> None:
-        """Reserve a namespace: other sources' tools must not look as if they belonged to this one."""
-        self._namespaces.setdefault(skeleton(source), source)
-
-    def release(self, source: str) -> None:
-        if self.twin(source) == source and source not in BUILT_IN_NAMESPACES:
-            del self._namespaces[skeleton(source)]
-
-    def twin(self, source: str) -> str:
-        """Return the namespace that looks like this name; empty when there is none."""
-        return self._namespaces.get(skeleton(source), "")
-
-    def shadowed_by(self, spec: ToolSpec) -> str:
-        """Return the full name or `namespace/` that the tool's name looks like; empty when there is none."""
-        own_name = spec.resource_id or spec.name.partition("/")[2]
-        for name in (own_name, spec.name):
-            full_name, source = self._full_names.get(skeleton(name), ("", spec.source))
-            if source != spec.source:
-                return full_name
-        prefix = _NAMESPACE.match(own_name)
-        namespace = self._namespaces.get(skeleton(prefix[1]), spec.source) if prefix else spec.source
-        return f"{namespace}/" if namespace != spec.source else ""
-
-    def _follow(self, change: CatalogChange) -> None:
-        for spec in change.removed:
-            self._full_names.pop(skeleton(spec.name), None)
-        self._put((*change.added, *change.changed))
-
-    def _put(self, specs: Iterable[ToolSpec]) -> None:
-        for spec in specs:
-            self._full_names[skeleton(spec.name)] = (spec.name, spec.source)
-
 
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
@@ -130,7 +69,15 @@ class Sources:
         self._poll_s = poll_s
         self._shadows = Shadows(catalog)
         self._ledger = PinLedger(pins, clock, observer, shadowed_by=self._shadows.shadowed_by)
-        self._deps = SharedDeps(self._ledger, clock, randomness, observer, wait, breaker_of, cpu_s)
+        self._deps = SharedDeps(
+            ledger=self._ledger,
+            clock=clock,
+            randomness=randomness,
+            observer=observer,
+            wait=wait,
+            breaker_of=breaker_of,
+            cpu_s=cpu_s,
+        )
         self._controllers: dict[str, SourceController] = {}
         self._tools: dict[str, SourceTools] = {}
         self._not_read: dict[str, SourceStatus] = {}
@@ -175,7 +122,7 @@ class Sources:
         Raises HubFailure ALREADY_EXISTS when there is one of exactly that name.
         """
         if status.name in self._controllers or status.name in self._not_read:
-            raise _taken(status.name, status.name)
+            raise refuse_taken_source(status.name, status.name)
         self._not_read[status.name] = status
         self._shadows.reserve(status.name)
 
@@ -203,7 +150,7 @@ class Sources:
             await asyncio.wait([self._following])
         await asyncio.gather(*(controller.end() for controller in self._controllers.values()))
 
-    async def settled(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
+    async def wait_until_tried(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
         """Wait until each of them (all when empty) has been read or has failed once; return False on timeout."""
         controllers = [self._controller(name) for name in names] or list(self._controllers.values())
         return await _were_tried(controllers, timeout_s)
@@ -226,12 +173,12 @@ class Sources:
         remote = [controller.status for controller in self._controllers.values()] + list(self._not_read.values())
         return (*self._builtins(), *sorted(remote, key=lambda status: status.name))
 
-    def unread(self, tool: str) -> str:
+    def unread_reason(self, tool: str) -> str:
         """Return why a tool of that full name may yet appear: its source has not been read. Empty: it will not."""
         name = tool.partition("/")[0]
         controller = self._controllers.get(name)
         if controller is not None:
-            return controller.unread
+            return controller.unread_reason
         status = self._not_read.get(name)
         return status.reason if status is not None and status.state is SourceState.DOWN else ""
 
@@ -293,13 +240,13 @@ class Sources:
 
     async def _registrable(self, spec: ToolSpec, batch: Sequence[ToolSpec]) -> Definition:
         controller = self._controller(spec.source)
-        if controller.unread:
+        if controller.unread_reason:
             why = (
                 f"The source `{spec.source}` has not been read yet, so that its own tools are not known: "
-                f"{controller.unread}"
+                f"{controller.unread_reason}"
             )
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, why, retry_after_s=POLL_S)
-        registered = await self._ledger.registered(spec.source)
+        registered = await self._ledger.registered_pins_of(spec.source)
         if controller.offers(spec.name):
             message = (
                 f"the name `{spec.name}` is taken: its source `{spec.source}` offers it itself. Decide about that one "
@@ -339,7 +286,7 @@ class Sources:
     def _check_name(self, name: str) -> None:
         twin = self._shadows.twin(name)
         if twin in self._controllers or twin in self._not_read:
-            raise _taken(name, twin)
+            raise refuse_taken_source(name, twin)
         if twin:
             message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"
             raise HubFailure(Reason.SOURCE_NAME_RESERVED, message, source=name)
@@ -356,7 +303,7 @@ async def _were_tried(controllers: Iterable[SourceController], timeout_s: float)
     return True
 
 
-def _taken(name: str, known: str) -> HubFailure:
+def refuse_taken_source(name: str, known: str) -> HubFailure:
     message = f"the source `{name}` has, but for case and separators, the name of the source `{known}`: rename one"
     return HubFailure(Reason.SOURCE_EXISTS, message, source=name, known=known)
 

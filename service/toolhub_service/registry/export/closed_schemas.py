@@ -18,9 +18,9 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.export.schema_repairs import (
     MAX_DEPTH,
     branches,
-    dereferenced,
+    dereference,
     mapping,
-    merged,
+    merge_branches,
     object_schema,
     sequence,
 )
@@ -68,7 +68,7 @@ class Subset(ABC):
     # How the subset is spelled
 
     @abstractmethod
-    def spelled(self, kind: str) -> dict[str, Any]: ...
+    def type_keyword(self, kind: str) -> dict[str, Any]: ...
 
     @abstractmethod
     def nullable(self, schema: dict[str, Any]) -> dict[str, Any]: ...
@@ -90,10 +90,10 @@ class Subset(ABC):
         if not isinstance(value, Mapping) or self._places_left < 0:
             return self._any()
         node = _flat(value, self._root)
-        written = self._typed(node, level)
-        return self._told(written, node)
+        written = self._write_type(node, level)
+        return self._describe_bounds(written, node)
 
-    def _typed(self, node: JsonObject, level: int) -> dict[str, Any]:
+    def _write_type(self, node: JsonObject, level: int) -> dict[str, Any]:
         values = [node["const"]] if "const" in node else sequence(node.get("enum"))
         scalars = [value for value in values if not isinstance(value, Mapping | list | tuple)]
         if scalars and len(scalars) == len(values):
@@ -107,19 +107,19 @@ class Subset(ABC):
         listed = [kinds] if isinstance(kinds, str) else [kind for kind in sequence(kinds) if isinstance(kind, str)]
         if listed:
             written = [self._of_kind(kind, node, level) for kind in listed if kind != "null"]
-            return self._joined(written, can_be_null="null" in listed)
+            return self._join_options(written, can_be_null="null" in listed)
         if "properties" in node:
             return self._of_kind("object", node, level)
         return self._of_kind("array", node, level) if "items" in node or "prefixItems" in node else self._any()
 
     def _of_kind(self, kind: str, node: JsonObject, level: int) -> dict[str, Any]:
         if kind in _SCALARS:
-            return self.spelled(kind)
+            return self.type_keyword(kind)
         if level > _LEVELS_MAX:
             return self._text_of(kind)
         if kind == "array":
-            return {**self.spelled("array"), "items": self._items(node, level + 1)}
-        properties, _ = merged(node, self._root)
+            return {**self.type_keyword("array"), "items": self._items(node, level + 1)}
+        properties, _ = merge_branches(node, self._root)
         return self.object(node, level) if properties and self._take(properties) else self._text_of("object")
 
     def _take(self, properties: Mapping[str, JsonValue]) -> bool:
@@ -140,9 +140,9 @@ class Subset(ABC):
         nodes = [_flat(option, self._root) if isinstance(option, Mapping) else {} for option in options]
         present = [node for node in nodes if node.get("type") != "null" and node.get("const", 0) is not None]
         written = [self.schema(node, level) for node in present]
-        return self._joined(written, can_be_null=len(present) < len(nodes))
+        return self._join_options(written, can_be_null=len(present) < len(nodes))
 
-    def _joined(self, written: Sequence[dict[str, Any]], *, can_be_null: bool) -> dict[str, Any]:
+    def _join_options(self, written: Sequence[dict[str, Any]], *, can_be_null: bool) -> dict[str, Any]:
         options: list[dict[str, Any]] = []
         for found in written:
             for each in found["anyOf"] if found.keys() == {"anyOf"} else [found]:
@@ -162,29 +162,29 @@ class Subset(ABC):
         if len(present) <= _ENUM_VALUES_MAX and self._values_left >= 0 and self._chars_left >= 0:
             written = self.enum(present)
         else:
-            written = self._joined([self.spelled(kind) for kind in map(_kind, present)], can_be_null=False)
+            written = self._join_options([self.type_keyword(kind) for kind in map(_kind, present)], can_be_null=False)
         return self.nullable(written) if len(present) < len(values) else written
 
     def _any(self) -> dict[str, Any]:
-        return {"anyOf": [self._text_of(""), self.spelled("number"), self.spelled("boolean")]}
+        return {"anyOf": [self._text_of(""), self.type_keyword("number"), self.type_keyword("boolean")]}
 
     def _text_of(self, kind: str) -> dict[str, Any]:
-        return {**self.spelled("string"), "description": _TEXT_OF[kind]}
+        return {**self.type_keyword("string"), "description": _TEXT_OF[kind]}
 
-    def _told(self, written: dict[str, Any], node: JsonObject) -> dict[str, Any]:
+    def _describe_bounds(self, written: dict[str, Any], node: JsonObject) -> dict[str, Any]:
         own = node.get("description")
-        bounds = [f"{key}: {text}" for key in _TOLD if key in node and (text := _shown(node[key]))]
+        bounds = [f"{key}: {text}" for key in _TOLD if key in node and (text := bound_text(node[key]))]
         parts = [own if isinstance(own, str) else "", written.get("description", "")]
         parts.append(f"({', '.join(bounds)})" if bounds else "")
         told = " ".join(dict.fromkeys(filter(None, parts)))
-        return self.described(written, told) if told else written
+        return self.with_description(written, told) if told else written
 
-    def described(self, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    def with_description(self, schema: dict[str, Any], text: str) -> dict[str, Any]:
         return {**schema, "description": text}
 
     def properties_of(self, node: JsonObject, level: int) -> tuple[dict[str, dict[str, Any]], set[str]]:
         """Return the properties of an object in the subset, and the required ones."""
-        properties, required = merged(node, self._root)
+        properties, required = merge_branches(node, self._root)
         written = {name: self.schema(child, level + 1) for name, child in properties.items()}
         return written, required & properties.keys()
 
@@ -192,7 +192,7 @@ class Subset(ABC):
 class StrictSubset(Subset):
     """OpenAI's strict mode: all properties required, null for what may be left out, nothing else allowed."""
 
-    def spelled(self, kind: str) -> dict[str, Any]:
+    def type_keyword(self, kind: str) -> dict[str, Any]:
         return {"type": kind}
 
     def null(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class StrictSubset(Subset):
 class GeminiSubset(Subset):
     """Gemini's `Schema`: types in capitals, `nullable`, and texts as the only values of `enum`."""
 
-    def spelled(self, kind: str) -> dict[str, Any]:
+    def type_keyword(self, kind: str) -> dict[str, Any]:
         return {"type": kind.upper()}
 
     def null(self) -> dict[str, Any]:
@@ -234,9 +234,9 @@ class GeminiSubset(Subset):
             return {"anyOf": [{**option, "nullable": True} for option in schema["anyOf"]]}
         return {**schema, "nullable": True}
 
-    def described(self, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    def with_description(self, schema: dict[str, Any], text: str) -> dict[str, Any]:
         if "anyOf" not in schema:
-            return super().described(schema, text)
+            return super().with_description(schema, text)
         first, *rest = schema["anyOf"]
         own = first.get("description", "")
         return {"anyOf": [{**first, "description": f"{text} {own}".strip()}, *rest]}
@@ -244,12 +244,12 @@ class GeminiSubset(Subset):
     def enum(self, values: Sequence[JsonValue]) -> dict[str, Any]:
         texts = [text_of_member(value) for value in values]
         if "" in texts:  # an empty one is refused
-            return {**self.spelled("string"), "description": f"One of {_shown(values) or 'its values'}."}
-        return {**self.spelled("string"), "format": "enum", "enum": texts}
+            return {**self.type_keyword("string"), "description": f"One of {bound_text(values) or 'its values'}."}
+        return {**self.type_keyword("string"), "format": "enum", "enum": texts}
 
     def object(self, node: JsonObject, level: int) -> dict[str, Any]:
         properties, required = self.properties_of(node, level)
-        written: dict[str, Any] = {**self.spelled("object"), "properties": properties}
+        written: dict[str, Any] = {**self.type_keyword("object"), "properties": properties}
         if required:
             written["required"] = [name for name in properties if name in required]
         return written
@@ -266,14 +266,14 @@ def text_of_member(value: JsonValue) -> str:
 
 def _flat(schema: JsonObject, root: JsonObject, depth: int = 0) -> JsonObject:
     """Return the schema with its reference and its `allOf` put in; what stands first wins."""
-    node = dereferenced(schema, root)
+    node = dereference(schema, root)
     parts = branches(node, "allOf")
     if not parts or depth > MAX_DEPTH:
         return node
     flat: dict[str, JsonValue] = {key: value for key, value in node.items() if key != "allOf"}
     for part in parts:
         flat = {**_flat(part, root, depth + 1), **flat}
-    properties, required = merged(node, root)
+    properties, required = merge_branches(node, root)
     if properties:
         flat |= {"properties": properties, "required": sorted(required)}
     return flat
@@ -287,7 +287,7 @@ def _kind(value: JsonValue) -> str:
     return "number" if isinstance(value, float) else "string"
 
 
-def _shown(value: JsonValue) -> str:
+def bound_text(value: JsonValue) -> str:
     """Return the JSON of a bound; empty for a long one."""
     text = json_text(value)
     return text if len(text) <= _TOLD_MAX_CHARS else ""

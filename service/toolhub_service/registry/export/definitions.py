@@ -9,10 +9,7 @@ limits of each interface and their sources.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
@@ -23,6 +20,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.export.closed_schemas import GeminiSubset, StrictSubset
+from toolhub_service.registry.export.exported_names import DESCRIBE_TOOL, EXPORTED_MAX_CHARS, ExportedNames, plain_name
 from toolhub_service.registry.export.model_arguments import Reading
 from toolhub_service.registry.export.plan_argument import with_plan_argument
 from toolhub_service.registry.export.schema_repairs import (
@@ -36,99 +34,6 @@ from toolhub_service.registry.export.schema_repairs import (
     repair,
 )
 from toolhub_service.registry.export.stubs import FunctionName, function_names
-
-# Names that every model interface accepts, and the map back from them.
-#
-# Interfaces accept `^[a-zA-Z0-9_-]{1,64}$`, so `core/fs.readText` becomes `core__fs_readText`: the slash gives two
-# underscores, a dot one. A name that would be too long is cut and ends in eight digits of its own sha256; so does every
-# one of several names that would collide, with more digits where eight do not distinguish them. The outcome depends on
-# the set of names only, never on their order.
-
-EXPORTED_MAX_CHARS: Final = 64
-DESCRIBE_TOOL: Final = "core/tool.describe"
-"""Answers the whole description of a tool, where an interface limits it."""
-MCP_MAX_CHARS: Final = 60
-"""Cursor counts the server's name, too; Claude Code allows 64."""
-_SUFFIX_DIGITS: Final = (8, 16, 32)
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
-
-
-class ExportedNames:
-    """A two-way map over a set of tool names, of at most `max_chars` characters each."""
-
-    def __init__(
-        self,
-        names: Iterable[str],
-        max_chars: int = EXPORTED_MAX_CHARS,
-        *,
-        unprefixed: Iterable[str] = (),
-        reserved: Collection[str] = (),
-    ) -> None:
-        """`unprefixed` are exported without their namespace, unless that name is another tool's or one of `reserved`.
-
-        Their prefixed names are accepted, too.
-        """
-        self._exported = {name: plain_name(name, max_chars) for name in names}
-        for digits in _SUFFIX_DIGITS:
-            uses = Counter(self._exported.values())
-            for name, short in self._exported.items():
-                if uses[short] > 1:
-                    self._exported[name] = _marked(name, digits, max_chars)
-        self._original = {exported: name for name, exported in self._exported.items()}
-        bare = {name: _spelled(name.partition("/")[2]) for name in unprefixed}
-        uses = Counter([*bare.values(), *self._original, *reserved])
-        # Neither tool gets a name that both could have: a server must not take over the name of another's tool.
-        self.prefixed = tuple(
-            sorted(name for name, short in bare.items() if uses[short] > 1 or not 0 < len(short) <= max_chars)
-        )
-        """The ones of `unprefixed` that keep their prefix."""
-        short_names = {name: short for name, short in bare.items() if name not in set(self.prefixed)}
-        self._exported |= short_names
-        self._original |= {short: name for name, short in short_names.items()}
-
-    def exported(self, name: str) -> str:
-        """Return the exported name of a tool of the set. Raises KeyError for another one."""
-        return self._exported[name]
-
-    def original(self, exported: str) -> str | None:
-        """Return the tool behind an exported name; None when there is none."""
-        return self._original.get(exported)
-
-
-def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
-    """Return each tool by every name that a model interface or an MCP client may have been given for it.
-
-    The names do not depend on the other tools. A name that may mean two tools is left out.
-    """
-    found: dict[str, str] = {}
-    shared = set()
-    for tool in tools:
-        for name in exported_names(tool):
-            if found.setdefault(name, tool) != tool:
-                shared.add(name)
-    return {name: tool for name, tool in found.items() if name not in shared}
-
-
-def exported_names(tool: str) -> set[str]:
-    """Return every name that a model interface or an MCP client may have been given for a tool."""
-    lengths = (EXPORTED_MAX_CHARS, MCP_MAX_CHARS)
-    marked = (_marked(tool, digits, length) for digits in _SUFFIX_DIGITS for length in lengths)
-    return {*(plain_name(tool, length) for length in lengths), *marked}
-
-
-def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:
-    """Return the exported name of a tool whose name collides with no other."""
-    short = _spelled(name)
-    return short if len(short) <= max_chars else _marked(name, _SUFFIX_DIGITS[0], max_chars)
-
-
-def _spelled(name: str) -> str:
-    return _FOREIGN.sub("_", name.replace("/", "__"))
-
-
-def _marked(name: str, digits: int, max_chars: int) -> str:
-    suffix = hashlib.sha256(name.encode()).hexdigest()[:digits]
-    return f"{_spelled(name)[: max_chars - digits - 1]}_{suffix}"
 
 
 class Dialect(Enum):
@@ -206,7 +111,7 @@ class Exporter:
         that is not in it."""
         names = self._current_names()
         ordered = sorted(specs, key=lambda spec: spec.name)
-        shown = {spec.name: _begun(dialect, names.exported(spec.name)) for spec in ordered}
+        shown = {spec.name: begin_name(dialect, names.exported(spec.name)) for spec in ordered}
         return Export(
             tools=tuple(
                 self.definition(dialect, shown[spec.name], spec, may_need_plan=may_need_plan(spec)) for spec in ordered
@@ -253,7 +158,7 @@ def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
     }
 
 
-def briefly_described(spec: ToolSpec) -> ToolSpec:
+def describe_briefly(spec: ToolSpec) -> ToolSpec:
     """Return the tool with a description that every interface takes, for a model that has no DESCRIBE_TOOL."""
     if len(spec.description) <= OPENAI_DESCRIPTION_MAX_CHARS:
         return spec
@@ -280,20 +185,20 @@ def _for_openai(description: str) -> str:
     return cut_description(description, OPENAI_DESCRIPTION_MAX_CHARS, _CUT)
 
 
-def _begun(dialect: Dialect, name: str) -> str:
+def begin_name(dialect: Dialect, name: str) -> str:
     """Return the name as its form's interface lets it begin: for Gemini with a letter or `_`."""
     is_begun = dialect is not Dialect.GEMINI or PLAIN_NAMES.accepted.match(name)
     return name if is_begun else f"_{name}"[:EXPORTED_MAX_CHARS]
 
 
 def _anthropic(spec: ToolSpec, name: str) -> JsonObject:
-    schema = _renamed(Dialect.ANTHROPIC, spec, repair(object_schema(spec.input_schema)))
+    schema = rename_for(Dialect.ANTHROPIC, spec, repair(object_schema(spec.input_schema)))
     return {"name": name, "description": spec.description, "input_schema": schema}
 
 
 def _gemini(spec: ToolSpec, name: str) -> JsonObject:
     definition: dict[str, JsonValue] = {"name": name, "description": spec.description}
-    parameters = GeminiSubset(_renamed(Dialect.GEMINI, spec, repair(spec.input_schema))).parameters()
+    parameters = GeminiSubset(rename_for(Dialect.GEMINI, spec, repair(spec.input_schema))).parameters()
     if parameters and parameters["properties"]:  # an object without properties is refused
         definition["parameters"] = parameters
     return definition
@@ -304,7 +209,7 @@ def _mcp(spec: ToolSpec, name: str) -> JsonObject:
         "name": name,
         "title": spec.name,
         "description": spec.description,
-        "inputSchema": _renamed(Dialect.MCP, spec, repair(_rooted(spec.input_schema))),
+        "inputSchema": rename_for(Dialect.MCP, spec, repair(make_root_object(spec.input_schema))),
         "annotations": mcp_hints(spec.annotations),
     }
     if spec.output_schema.get("type") == "object":
@@ -317,11 +222,11 @@ def _mcp(spec: ToolSpec, name: str) -> JsonObject:
     return definition
 
 
-def _renamed(dialect: Dialect, spec: ToolSpec, schema: JsonObject) -> JsonObject:
+def rename_for(dialect: Dialect, spec: ToolSpec, schema: JsonObject) -> JsonObject:
     return rename(schema, renamed_properties(dialect, spec.input_schema))
 
 
-def _rooted(schema: JsonObject) -> JsonObject:
+def make_root_object(schema: JsonObject) -> JsonObject:
     """MCP allows combinators at the root, beside `"type": "object"`, and wants them kept (SEP-2106)."""
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 

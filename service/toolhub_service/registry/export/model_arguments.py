@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.export.closed_schemas import text_of_member
-from toolhub_service.registry.export.schema_repairs import MAX_DEPTH, branches, dereferenced, mapping, sequence
+from toolhub_service.registry.export.schema_repairs import MAX_DEPTH, branches, dereference, mapping, sequence
 
 _IN_PLACE: Final = ("allOf", "anyOf", "oneOf")
 _ALL: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -143,7 +143,7 @@ class _Walk:
             schema, depth = pending.pop(0)
             if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
                 continue
-            node = dereferenced(schema, self._root)
+            node = dereference(schema, self._root)
             found.append(node)
             pending += [(branch, depth + 1) for keyword in _IN_PLACE for branch in branches(node, keyword)]
         return found
@@ -159,8 +159,8 @@ class _Walk:
     def _kinds_of_schema(self, schema: JsonValue, depth: int) -> frozenset[str]:
         if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
             return _ALL
-        node = dereferenced(schema, self._root)
-        kinds = _declared(node)
+        node = dereference(schema, self._root)
+        kinds = declared_kinds(node)
         for branch in branches(node, "allOf"):
             kinds &= self._kinds_of_schema(branch, depth + 1)
         for keyword in ("anyOf", "oneOf"):
@@ -169,7 +169,7 @@ class _Walk:
         return kinds
 
 
-def _declared(node: JsonObject) -> frozenset[str]:
+def declared_kinds(node: JsonObject) -> frozenset[str]:
     kinds = node.get("type")
     listed = [kinds] if isinstance(kinds, str) else [kind for kind in sequence(kinds) if isinstance(kind, str)]
     found = frozenset(listed) | ({"integer"} if "number" in listed else frozenset()) if listed else _ALL

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from toolhub_service.domain.ports import Catalog
-from toolhub_service.registry.export.definitions import (
+from toolhub_service.registry.export.exported_names import (
     EXPORTED_MAX_CHARS,
     MCP_MAX_CHARS,
     plain_name,

@@ -42,15 +42,15 @@ def object_schema(schema: JsonObject) -> JsonObject:
     one."""
     if schema.get("type") == "object" and "properties" in schema and _REFUSED.isdisjoint(schema):
         return schema
-    kept = {key: value for key, value in dereferenced(schema, schema).items() if key not in _REFUSED}
-    properties, required = merged(schema, schema)
+    kept = {key: value for key, value in dereference(schema, schema).items() if key not in _REFUSED}
+    properties, required = merge_branches(schema, schema)
     flat: dict[str, JsonValue] = {**kept, "type": "object", "properties": properties}
     if required:
         flat["required"] = sorted(required)
     return flat
 
 
-def dereferenced(schema: JsonObject, root: JsonObject) -> JsonObject:
+def dereference(schema: JsonObject, root: JsonObject) -> JsonObject:
     """Return the schema with a reference within the document replaced by its target; siblings of the reference win."""
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref")
@@ -70,19 +70,19 @@ def _entry(container: JsonValue, step: str) -> JsonValue:
     return items[int(step)] if step.isdecimal() and int(step) < len(items) else None
 
 
-def merged(schema: JsonObject, root: JsonObject, depth: int = 0) -> tuple[dict[str, JsonValue], set[str]]:
+def merge_branches(schema: JsonObject, root: JsonObject, depth: int = 0) -> tuple[dict[str, JsonValue], set[str]]:
     """Return all properties of a schema and its branches, and those that are required whichever branch applies."""
-    schema = dereferenced(schema, root)
+    schema = dereference(schema, root)
     properties = dict(mapping(schema.get("properties")))
     required = {name for name in sequence(schema.get("required")) if isinstance(name, str)}
     if depth > MAX_DEPTH:
         return properties, required
     for branch in branches(schema, "allOf"):
-        more, needed = merged(branch, root, depth + 1)
+        more, needed = merge_branches(branch, root, depth + 1)
         _add(properties, more)
         required |= needed
     for keyword in _UNIONS:
-        unions = [merged(branch, root, depth + 1) for branch in branches(schema, keyword)]
+        unions = [merge_branches(branch, root, depth + 1) for branch in branches(schema, keyword)]
         for more, _ in unions:
             _add(properties, more)
         if unions:

@@ -108,7 +108,7 @@ class _Reading:
         if not isinstance(schema, Mapping) or depth > _DEPTH_MAX or self._count > TYPES_MAX:
             return UNKNOWN
         if "$ref" in schema:
-            return self._referred(schema["$ref"])
+            return self._resolve_reference(schema["$ref"])
         if "const" in schema or "enum" in schema:
             return _literals([schema["const"]] if "const" in schema else _sequence(schema["enum"]))
         for keyword in ("anyOf", "oneOf"):
@@ -158,7 +158,7 @@ class _Reading:
             return UNKNOWN
         return options[0] if len(options) == 1 else Union(tuple(options))
 
-    def _referred(self, reference: JsonValue) -> Type:
+    def _resolve_reference(self, reference: JsonValue) -> Type:
         name = reference[len(_DEFINITIONS) :] if isinstance(reference, str) else ""
         if reference != f"{_DEFINITIONS}{name}" or name not in self.sources:
             return UNKNOWN

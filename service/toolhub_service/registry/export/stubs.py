@@ -219,13 +219,13 @@ class _PythonFunction:
                 )
                 return " | ".join(dict.fromkeys(options))
             case Reference():
-                return self._referred(of, within)
+                return self._write_reference(of, within)
             case Object():
                 return self._typed_dict(of, hint, within)
             case Unknown():
                 return "Any"
 
-    def _referred(self, of: Reference, within: SchemaTypes) -> str:
+    def _write_reference(self, of: Reference, within: SchemaTypes) -> str:
         target = within.definitions.get(of.name, UNKNOWN)
         if not isinstance(target, Object):
             # An alias could refer to itself, which stubs for Python 3.11 cannot express.

@@ -93,13 +93,13 @@ class _Declaration:
             case Union():
                 return " | ".join(dict.fromkeys(self._expression(each, within, side) for each in of.options))
             case Reference():
-                return self._referred(of, within, side)
+                return self._write_reference(of, within, side)
             case Object():
                 return self._object(of, within, side)
             case Unknown():
                 return "unknown"
 
-    def _referred(self, of: Reference, within: SchemaTypes, side: str) -> str:
+    def _write_reference(self, of: Reference, within: SchemaTypes, side: str) -> str:
         target = within.definitions.get(of.name, UNKNOWN)
         # Only an object may refer to itself: another type could consist of nothing but itself.
         if not isinstance(target, Object):

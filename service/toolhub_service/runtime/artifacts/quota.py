@@ -13,7 +13,7 @@ from functools import partial
 
 from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
-from toolhub_service.domain.storage import Bound, Room, StorageDirectory, StorageKind, bound_exceeded
+from toolhub_service.domain.storage import Bound, Room, StorageDirectory, StorageKind, refuse_over_bound
 
 # Bytes that an artifact counts for besides its content, so that empty ones are not free.
 _RECORD_BYTES = 1_024
@@ -55,7 +55,7 @@ class _Account:
     def check_quota(self) -> None:
         """Raises ToolFailure BUDGET_EXCEEDED."""
         if self.bound is not None and self.used_bytes + self.taking.bytes > self.bound.max_bytes:
-            raise bound_exceeded(
+            raise refuse_over_bound(
                 StorageKind.ARTIFACTS, self.bound, self.used_bytes, self.taking.bytes, tenant=self.tenant
             )
         if self.quota is not None and self.used + self.taking.running > self.quota:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 
 from toolhub_service.domain.errors.failure import ToolFailure
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger
@@ -92,4 +92,4 @@ class JobClaims:
         if now_unix_ms >= job.deadline_unix_ms and job.remote is None:
             return ended_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
         state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
-        return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
+        return move_job(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
-from toolhub_service.domain.job import Job, JobFilter, moved
+from toolhub_service.domain.job import Job, JobFilter, move_job
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
@@ -103,7 +103,7 @@ class Decisions:
         # A call within the job receives the denial itself, and the job's program decides what the job does then.
         if approval.state in (ApprovalState.APPROVED, ApprovalState.USED) or job.waits_within:
             waited_ms = now_unix_ms - job.status.at_unix_ms
-            return moved(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
+            return move_job(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
         if approval.state is ApprovalState.REJECTED:
             comment = f": {approval.comment}" if approval.comment else "."
             return self._given_up(job, f"{approval.decided_by} denied it{comment}")
@@ -114,7 +114,7 @@ class Decisions:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.remote is not None and job.remote.accepted:  # the remote side waits, too, until it is stopped
-            return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=f"it was not approved: {why}")
+            return move_job(job, JobState.CANCELLING, now_unix_ms, cancel_reason=f"it was not approved: {why}")
         error = ToolError(
             kind=ErrorKind.APPROVAL_REJECTED,
             message=f"{job.call.tool} was not approved: {why}",

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.excerpts import excerpt
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.guards.secrets import Redactor
@@ -86,7 +86,7 @@ class JobSink:
     def _reported(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there a report to append
         report = carried_on(job, self._cleaned(self._latest))
-        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=report)
+        return move_job(job, job.state, self._ledger.clock.unix_ms(), progress=report)
 
     def _cleaned(self, progress: Progress) -> Progress:
         """Return the report redacted and cut for storage: a remote side may send any text."""

@@ -18,7 +18,7 @@ from contextvars import Context
 from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ToolFailure
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amend_job
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import JobState, Plan, ToolResult
 from toolhub_service.guards.secrets import Redactor
@@ -103,18 +103,18 @@ class JobRuns:
                 self._delivered[job_id] = True
 
     async def begins(self, job_id: str) -> None:
-        await self._change(job_id, lambda job: amended(job, begun=True))
+        await self._change(job_id, lambda job: amend_job(job, begun=True))
 
     async def asks(self, job_id: str) -> None:
         job = self._held(job_id).job
         if job.begun or job.remote is not None:
-            await self._change(job_id, lambda job: amended(job, begun=False, remote=_accepted(job.remote)))
+            await self._change(job_id, lambda job: amend_job(job, begun=False, remote=_accepted(job.remote)))
 
     async def mark(self, job_id: str) -> RemoteMark | None:
         return self._held(job_id).job.remote
 
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
-        await self._change(job_id, lambda job: amended(job, remote=mark))
+        await self._change(job_id, lambda job: amend_job(job, remote=mark))
 
     def suspends(self, job_id: str, approval_id: str) -> None:
         self._held(job_id).waits_within = approval_id

@@ -11,7 +11,7 @@ import asyncio
 from msgspec import structs
 
 from toolhub_service.domain.errors.failure import IDLE, STOPPED, ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.job import Job, amended, moved
+from toolhub_service.domain.job import Job, amend_job, move_job
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, Progress, ToolResult
 from toolhub_service.runtime.approvals.tool_questions import UNASKED
 from toolhub_service.runtime.failures import broke_off, crash
@@ -44,7 +44,7 @@ def ended(
     job: Job, state: JobState, result: ToolResult, now_unix_ms: int, keep_ms: int, progress: Progress | None = None
 ) -> Job:
     """Return the job with its last entry; `progress` is the latest report if it has no entry of its own."""
-    return moved(
+    return move_job(
         job,
         state,
         now_unix_ms,
@@ -174,9 +174,9 @@ class JobSettlement:
             unclear = broken_off(job, f"The hub was stopped while {job.call.tool} ran", "HUB_STOPPED")
             return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
         if job.state is not JobState.CANCELLING:
-            return moved(job, JobState.QUEUED, self._clock.unix_ms(), runner="")
+            return move_job(job, JobState.QUEUED, self._clock.unix_ms(), runner="")
         if job.remote is not None:
-            return amended(job, runner="")
+            return amend_job(job, runner="")
         return ended_unanswered(self._ledger, job, JobState.CANCELLED, stopped(job))
 
     def _result(self, live: LiveJob) -> ToolResult:
@@ -210,7 +210,7 @@ class JobSettlement:
     def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
         now_unix_ms = self._clock.unix_ms()
         if _is_requeued(job, result):
-            return moved(job, JobState.QUEUED, now_unix_ms, runner="", begun=False)
+            return move_job(job, JobState.QUEUED, now_unix_ms, runner="", begun=False)
         if job.remote is not None and result.error is not None and result.attempts == 0:
             result = without_answer(job, out_of_reach(job, result.error), now_unix_ms)
         state = final_state(job, result, now_unix_ms)
@@ -224,7 +224,7 @@ class JobSettlement:
             asked = structs.replace(job, approval_id=approval_id)
             return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
         call = job.call._replace(approval_id=approval_id) if is_own else job.call
-        return moved(
+        return move_job(
             job,
             JobState.AWAITING_APPROVAL,
             now_unix_ms,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.errors.reasons import Reason
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, move_job
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.runtime.jobs.accept import deliver
@@ -388,7 +388,7 @@ class PrincipalJobs:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.state is JobState.RUNNING or job.remote is not None:
-            return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
+            return move_job(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
         error = stopped(job) if job.runs and job.replays else never_ran()
         over = ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
         return replace(over, cancel_reason=reason, cancelled_by=by)

@@ -12,10 +12,10 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, refuse_key_share
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 from toolhub_service.schema.canonical_json import dumps
 
 # About the size of a record without the value of its result.
@@ -131,7 +131,7 @@ class MemoryKeys:
             raise full(room_in_ms)
         has_keys = may_take(self._keys_of[principal], len(self._slots), self._max_keys)
         if not has_keys or not may_take(self._size_bytes_of[principal], self._size_bytes, self._max_bytes):
-            raise share_is_taken(room_in_ms)
+            raise refuse_key_share(room_in_ms)
 
 
 def _size_bytes(result: ToolResult) -> int:

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, refuse_key_share
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.schema.canonical_json import dumps
@@ -102,7 +102,7 @@ class PostgresKeys:
         if is_claimed:
             return None
         if existing is None:
-            raise full(room_in_ms or 0) if is_full else share_is_taken(room_in_ms or 0)
+            raise full(room_in_ms or 0) if is_full else refuse_key_share(room_in_ms or 0)
         return replace(
             decode_key_record(existing),
             expires_at_unix_ms=expires_at_unix_ms,

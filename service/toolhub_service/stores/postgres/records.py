@@ -18,7 +18,7 @@ import orjson
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.source import Pin
+from toolhub_service.domain.pin import Pin
 from toolhub_service.stores.codec import UnreadableRecord, readable
 from toolhub_service.stores.declared_table import postgres_statements
 from toolhub_service.stores.postgres.column_text import escape_text, escape_texts, unescape_text

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, refuse_key_share
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.schema.canonical_json import dumps
@@ -55,7 +55,7 @@ class RedisKeys:
         if isinstance(answer, int):
             raise full(answer)
         if len(answer) == 1:
-            raise share_is_taken(int(answer[0]))
+            raise refuse_key_share(int(answer[0]))
         existing, expires, *result = answer
         return replace(
             decode_key_record(existing),

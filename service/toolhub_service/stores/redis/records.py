@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.source import Pin
+from toolhub_service.domain.pin import Pin
 from toolhub_service.stores.codec import UnreadableRecord, readable
 from toolhub_service.stores.record_store import (
     APPROVALS,

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from toolhub_service.domain.errors.failure import ToolFailure
-from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, refuse_key_share
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 from toolhub_service.stores.codec import decode_key_record, encode_key_record
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.writer import Change, one_by_one
@@ -198,7 +198,7 @@ class SqliteKeys:
             return None
         (first,) = connection.execute("SELECT min(expires_at_unix_ms) FROM keys").fetchone()
         room_in_ms = (first or claim.now_unix_ms) - claim.now_unix_ms
-        return full(room_in_ms) if is_full else share_is_taken(room_in_ms)
+        return full(room_in_ms) if is_full else refuse_key_share(room_in_ms)
 
 
 def _end(connection: sqlite3.Connection, end: _End) -> bool:

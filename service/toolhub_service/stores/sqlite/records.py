@@ -16,7 +16,7 @@ import orjson
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.source import Pin
+from toolhub_service.domain.pin import Pin
 from toolhub_service.stores.codec import readable
 from toolhub_service.stores.declared_table import sqlite_statements
 from toolhub_service.stores.record_store import (

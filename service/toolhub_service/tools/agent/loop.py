@@ -17,12 +17,8 @@ from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Progress, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.egress.client import EgressClient
-from toolhub_service.registry.export.definitions import (
-    DESCRIBE_TOOL,
-    ExportedNames,
-    briefly_described,
-    openai_definition,
-)
+from toolhub_service.registry.export.definitions import describe_briefly, openai_definition
+from toolhub_service.registry.export.exported_names import DESCRIBE_TOOL, ExportedNames
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads_bounded
 from toolhub_service.tools.agent.chat_completions import Answer, AskedTool, Endpoint, complete
@@ -76,7 +72,7 @@ class AgentLoop:
         self._calls = calls
         self._names = ExportedNames(spec.name for spec in specs)
         can_describe = any(spec.name == DESCRIBE_TOOL for spec in specs)
-        shown = specs if can_describe else [briefly_described(spec) for spec in specs]
+        shown = specs if can_describe else [describe_briefly(spec) for spec in specs]
         self._definitions = [openai_definition(spec, self._names.exported(spec.name)) for spec in shown]
         self._purpose = f"agent {agent.name}: {label or task}"[:_PURPOSE_CHARS]
         self._steps_max = steps_max

@@ -24,7 +24,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock, InnerCalls
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLimits, ToolSpec
-from toolhub_service.registry.export.definitions import tools_by_exported_name
+from toolhub_service.registry.export.exported_names import tools_by_exported_name
 from toolhub_service.registry.export.stubs import (
     BUILT_IN,
     PYTHON_HEAD,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolhub_service.domain.storage import disk_full, share_taken
+from toolhub_service.domain.storage import disk_full, refuse_taken_share
 from toolhub_service.tools.storage.ballast import Ballast
 
 _LARGEST_SHARE: Final = 10
@@ -42,7 +42,7 @@ class DiskRoom:
         if left_bytes < 0:
             raise disk_full(free_bytes=free_bytes, reserve_bytes=reserve_bytes)
         if own_bytes is not None and own_bytes + size_bytes > left_bytes:
-            raise share_taken(own_bytes=own_bytes, free_bytes=free_bytes - reserve_bytes)
+            raise refuse_taken_share(own_bytes=own_bytes, free_bytes=free_bytes - reserve_bytes)
 
     def measure(self) -> tuple[int, int]:
         """Return the free bytes of the disk, the ballast among them, and how many of them are the reserve. Raises

@@ -16,7 +16,7 @@ import msgspec
 
 from toolhub_service.aio.threads import to_thread
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.storage import StorageKind, bound_exceeded, disk_full
+from toolhub_service.domain.storage import StorageKind, disk_full, refuse_over_bound
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, measure_folder
 
@@ -97,7 +97,7 @@ def growth_of(account: WorkspaceAccount) -> Growth:
     use = account.use
 
     def refusal(used_bytes: int) -> ToolFailure:
-        return bound_exceeded(StorageKind.WORKSPACES, use.bound, use.used_bytes, used_bytes - use.used_bytes)
+        return refuse_over_bound(StorageKind.WORKSPACES, use.bound, use.used_bytes, used_bytes - use.used_bytes)
 
     return Growth(
         account.recounted_bytes,

@@ -33,7 +33,7 @@ from toolhub_service.domain.storage import (
     StorageKind,
     StorageTerms,
     StorageUse,
-    bound_exceeded,
+    refuse_over_bound,
     use_of,
 )
 from toolhub_service.guards.paths import LONG_NAME, workspace_folder_name
@@ -232,7 +232,7 @@ class WorkspaceUsage:
             # One account of all cannot take too large a share from itself.
             self.room.check(size_bytes, None if self._is_shared else count.used_bytes)
             if count.used_bytes + size_bytes > terms.workspace.max_bytes:
-                raise bound_exceeded(StorageKind.WORKSPACES, terms.workspace, count.used_bytes, size_bytes)
+                raise refuse_over_bound(StorageKind.WORKSPACES, terms.workspace, count.used_bytes, size_bytes)
             return _add_bytes(size_bytes, count)
 
         self.counters.change(account.name, account.principal, add)
@@ -262,7 +262,7 @@ class WorkspaceUsage:
             total = self._tenants[tenancy.name] = _TenantTotal(tenancy, self.used_by(tenancy.holds))
         if total.used_bytes + size_bytes > most:
             bound = Bound(TENANT_LIMIT, most)
-            raise bound_exceeded(StorageKind.WORKSPACES, bound, total.used_bytes, size_bytes, tenancy.name)
+            raise refuse_over_bound(StorageKind.WORKSPACES, bound, total.used_bytes, size_bytes, tenancy.name)
         return total
 
     # Recounting

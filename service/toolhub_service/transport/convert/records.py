@@ -29,7 +29,7 @@ from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState
+from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState
 from toolhub_service.guards.foreign_text import escape_hidden
 from toolhub_service.runtime.approvals.record import Decision
 from toolhub_service.runtime.artifacts.uploads import ArtifactHeader

@@ -19,7 +19,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
     canonical_capabilities,
 )
-from toolhub_service.registry.catalog import Totals
+from toolhub_service.registry.snapshot import Totals
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.search.filters import LISTED, ToolFilter
 from toolhub_service.search.hits import Reason as SearchReason

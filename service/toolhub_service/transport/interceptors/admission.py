@@ -13,7 +13,7 @@ from typing import Final
 
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import Sleep
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.domain.shares import may_take
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 

@@ -12,9 +12,10 @@ from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import Definition, pin_digest
+from toolhub_service.domain.pin import pin_digest
+from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.registry.catalog import check_name
+from toolhub_service.registry.names import check_name
 from toolhub_service.schema.relaxing import Relaxed, repair_schema
 from toolhub_service.schema.tool_schemas import for_tool
 

@@ -12,7 +12,7 @@ from toolhub_service.adapters.definitions import PROBLEMS_MAX
 from toolhub_service.adapters.mcp import source as reading
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Discovery, Trust
-from toolhub_service.registry.catalog import skeleton
+from toolhub_service.registry.names import skeleton
 
 
 async def discovered(*pages: list[Any], generation: str = "modern", ttl_ms: int = 0) -> Discovery:

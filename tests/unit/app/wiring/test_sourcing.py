@@ -40,7 +40,7 @@ class FollowedHub:
         await self.sourcing.reload(asked=False)
 
     async def read(self) -> None:
-        assert await self.sourcing.sources.settled(timeout_s=60)
+        assert await self.sourcing.sources.wait_until_tried(timeout_s=60)
 
     def opened(self, name: str) -> object:
         """Another object each time that it is opened."""

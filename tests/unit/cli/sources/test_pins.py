@@ -18,7 +18,7 @@ from tests.e2e.terminal import BIN, CommandOutput, environment, in_terminal
 from tests.fakes.sources import SEEN_AT_UNIX_MS, ScriptedSources, a_pin, a_source
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
-from toolhub_service.domain.source import Pin, PinChange, PinState
+from toolhub_service.domain.pin import Pin, PinChange, PinState
 
 TOOL = "github/create_issue"
 OLD = a_pin(TOOL, "Create an issue.", state=PinState.APPROVED, seen_at_unix_ms=SEEN_AT_UNIX_MS - 10)

@@ -9,7 +9,8 @@ from typing import Any
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.manual_timer import ManualTimer
 from tests.fakes.tool_sources import RecordingObserver
-from toolhub_service.domain.source import Pin, PinStore, SourceService, SourceStatus
+from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.source import PinStore, SourceService, SourceStatus
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery.sources import Sources

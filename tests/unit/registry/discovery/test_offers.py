@@ -12,7 +12,8 @@ import pytest
 
 from tests.fakes.tool_sources import definition
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import Definition, pin_digest
+from toolhub_service.domain.pin import pin_digest
+from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.guards.descriptions import Finding
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog

@@ -15,11 +15,13 @@ from tests.unit.registry.discovery.discovery_harness import POLL_S, DiscoveryHar
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinFilter, PinState, SourceState, Trust
+from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinFilter, PinState
+from toolhub_service.domain.source import Definition, SourceState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.discovery.pin_ledger import FORMER_MAX, PinLedger
-from toolhub_service.registry.discovery.sources import Shadows
+from toolhub_service.registry.discovery.decisions import FORMER_MAX
+from toolhub_service.registry.discovery.pin_ledger import PinLedger
+from toolhub_service.registry.discovery.shadows import Shadows
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.stores.memory.records import MemoryPins
 
@@ -82,7 +84,7 @@ async def new_harness() -> AsyncIterator[NewHarness]:
 async def begun(harness: DiscoveryHarness, source: ScriptedSource, **terms: object) -> DiscoveryHarness:
     harness.sources.add(source, **terms)  # type: ignore[arg-type]
     await harness.sources.start()
-    assert await harness.sources.settled(timeout_s=60)
+    assert await harness.sources.wait_until_tried(timeout_s=60)
     return harness
 
 
@@ -443,7 +445,7 @@ async def test_a_registration_stands_although_nothing_old_can_be_removed(new_har
     pins.refuses_removal = True
     ledger = PinLedger(pins, harness.clock, harness.witness, shadowed_by=lambda _: "")
     await ledger.register([READ], {"files": "stdio:files"}, "ann")
-    assert [pin.tool for pin in await ledger.registered("files")] == ["files/read"]
+    assert [pin.tool for pin in await ledger.registered_pins_of("files")] == ["files/read"]
     assert await ledger.unregister("files", "files/read")
     assert harness.witness.troubles == [("files", AWAY)] * 2
 

@@ -13,25 +13,20 @@ from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY, Definition, Pin, PinChange, PinState, Trust
+from toolhub_service.domain.pin import FIRST_USE, WORDS_ONLY, Pin, PinChange, PinState
+from toolhub_service.domain.source import Definition, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
-from toolhub_service.registry.discovery.offers import offers_of
-from toolhub_service.registry.discovery.pin_ledger import (
+from toolhub_service.registry.discovery.decisions import (
     FORMER_MAX,
     FORMER_OF_SOURCE_MAX,
-    compared_with,
-    decided,
+    decide_pin,
+    find_approved_pin,
+    find_outdated_pins,
     find_pin,
-    outdated,
 )
-from toolhub_service.registry.discovery.pins import (
-    UNDECIDED_MAX,
-    WAITING_MAX_BYTES,
-    Comparison,
-    PinSizes,
-    check,
-    size_bytes,
-)
+from toolhub_service.registry.discovery.offers import offers_of
+from toolhub_service.registry.discovery.pin_sizes import PinSizes, size_bytes
+from toolhub_service.registry.discovery.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Comparison, check
 
 T = TypeVar("T")
 T0 = 1_700_000_000_000
@@ -88,7 +83,7 @@ def pinned(*definitions: Definition) -> tuple[Pin, ...]:
 
 def after(known: Sequence[Pin], tool: str, digest: str, *, approve: bool, at: int = T0 + 1) -> tuple[Pin, ...]:
     pin = find_pin(known, "files", tool, digest)
-    changed = decided(known, pin, approve=approve, by="ann", comment="looked at", now_unix_ms=at)
+    changed = decide_pin(known, pin, approve=approve, by="ann", comment="looked at", now_unix_ms=at)
     return tuple({pin.key: pin for pin in (*known, *changed)}.values())
 
 
@@ -122,7 +117,7 @@ def test_new_words_replace_the_approved_ones_where_the_operator_follows_them() -
     assert (new.state, new.decided_by, new.previous_digest) == (PinState.APPROVED, WORDS_ONLY, known[0].digest)
     assert (before.digest, before.state) == (known[0].digest, PinState.SUPERSEDED)
     later = kept(known, comparison)
-    assert compared_with(later, new) == before
+    assert find_approved_pin(later, new) == before
     assert checked(later, reworded("Reads better.", title="Reader")).pins == ()
 
 
@@ -240,7 +235,7 @@ def test_a_renamed_tool_is_detected() -> None:
     assert states(comparison) == {"fetch": ToolState.QUARANTINED, "write": ToolState.ACTIVE}
     renamed = next(pin for pin in comparison.drifted if pin.tool == "files/fetch")
     assert (renamed.change, renamed.renamed_from) == (PinChange.RENAMED, "files/read")
-    assert compared_with(known, renamed) == known[0]
+    assert find_approved_pin(known, renamed) == known[0]
     assert "`files/read` before" in comparison.specs[0].state_reason
 
 
@@ -336,7 +331,7 @@ def test_approving_leaves_what_was_seen_later_waiting() -> None:
 
 def test_deciding_the_same_twice_changes_nothing() -> None:
     known = after(pinned(READ), "files/read", pinned(READ)[0].digest, approve=True)
-    assert decided(known, known[0], approve=True, by="bob", comment="", now_unix_ms=T0) == ()
+    assert decide_pin(known, known[0], approve=True, by="bob", comment="", now_unix_ms=T0) == ()
 
 
 def test_where_approval_is_asked_for_trust_on_first_use_counts_no_longer_and_can_be_confirmed() -> None:
@@ -447,12 +442,12 @@ def test_the_last_few_registered_definitions_of_a_tool_are_kept() -> None:
         former("read", 101, state=PinState.REJECTED),
         *(former("read", number, endpoint="") for number in range(200, 220)),
     ]
-    assert list(outdated([*pins, *others])) == [pins[1], pins[0]], "what the source itself offered stays"
+    assert list(find_outdated_pins([*pins, *others])) == [pins[1], pins[0]], "what the source itself offered stays"
 
 
 def test_a_bounded_number_of_registered_definitions_of_a_source_is_kept() -> None:
     pins = [former(f"t{number}", number) for number in range(FORMER_OF_SOURCE_MAX + 2)]
-    assert list(outdated(pins)) == [pins[1], pins[0]]
+    assert list(find_outdated_pins(pins)) == [pins[1], pins[0]]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ async def begun(harness: DiscoveryHarness, *sources: ScriptedSource, **terms: ob
     for source in sources:
         harness.sources.add(source, **terms)  # type: ignore[arg-type]
     await harness.sources.start()
-    assert await harness.sources.settled(timeout_s=60)
+    assert await harness.sources.wait_until_tried(timeout_s=60)
     return harness
 
 
@@ -108,7 +108,7 @@ async def test_a_job_waits_for_a_source_no_longer_than_a_reading_may_take(new_ha
     silent.gate.clear()
     await begun(harness, silent)
     await harness.sources.await_readings_for("silent/read")
-    assert "did not answer" in harness.sources.unread("silent/read")
+    assert "did not answer" in harness.sources.unread_reason("silent/read")
 
 
 @pytest.mark.promise("sources.one-never-delays-another")
@@ -118,12 +118,12 @@ async def test_start_returns_before_anything_is_read_and_the_source_is_pending(n
     harness.sources.add(source)
     await harness.sources.start()
     assert harness.status().state is SourceState.PENDING
-    assert "not been read" in harness.sources.unread("files/read")
-    assert not await harness.sources.settled(timeout_s=0)
+    assert "not been read" in harness.sources.unread_reason("files/read")
+    assert not await harness.sources.wait_until_tried(timeout_s=0)
     source.gate.set()
-    assert await harness.sources.settled(["files"], timeout_s=60)
+    assert await harness.sources.wait_until_tried(["files"], timeout_s=60)
     assert harness.status().state is SourceState.READY
-    assert harness.sources.unread("files/nosuch") == ""
+    assert harness.sources.unread_reason("files/nosuch") == ""
 
 
 async def test_a_source_is_ready_only_when_all_its_tools_are_in_the_catalog(new_harness: NewHarness) -> None:
@@ -143,9 +143,9 @@ async def test_a_caller_learns_whether_a_tool_may_yet_appear(new_harness: NewHar
     harness.sources.add_disabled(SourceStatus("attic", ToolKind.MCP, SourceState.DISABLED, "switched off"))
     source.failure = away("nobody is there")
     await begun(harness, source)
-    assert "nobody is there" in harness.sources.unread("files/read")
-    assert "secret" in harness.sources.unread("broken/read")
-    assert harness.sources.unread("attic/read") == harness.sources.unread("nosuch/read") == ""
+    assert "nobody is there" in harness.sources.unread_reason("files/read")
+    assert "secret" in harness.sources.unread_reason("broken/read")
+    assert harness.sources.unread_reason("attic/read") == harness.sources.unread_reason("nosuch/read") == ""
 
 
 @pytest.mark.promise("sources.one-never-delays-another")
@@ -161,7 +161,7 @@ async def test_a_source_that_never_answers_delays_no_other(new_harness: NewHarne
 async def begun_beside(harness: DiscoveryHarness, source: ScriptedSource) -> None:
     harness.sources.add(source)
     await harness.sources.start()
-    assert await harness.sources.settled([source.name], timeout_s=60)
+    assert await harness.sources.wait_until_tried([source.name], timeout_s=60)
 
 
 async def test_a_reading_that_takes_too_long_is_cancelled_and_the_source_down(new_harness: NewHarness) -> None:
@@ -402,7 +402,7 @@ async def test_a_source_can_be_added_while_others_run_and_again_after_it_was_rem
     harness = await begun(new_harness(), ScriptedSource("desk"))
     for _ in range(2):
         harness.sources.add(ScriptedSource("files", READ))
-        assert await harness.sources.settled(["files"], timeout_s=60)
+        assert await harness.sources.wait_until_tried(["files"], timeout_s=60)
         assert harness.state("files/read") is ToolState.ACTIVE
         await harness.sources.remove("files")
 

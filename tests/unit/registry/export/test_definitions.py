@@ -12,14 +12,8 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.export.definitions import (
-    Dialect,
-    ExportedNames,
-    Exporter,
-    mcp_hints,
-    plain_name,
-    tools_by_exported_name,
-)
+from toolhub_service.registry.export.definitions import Dialect, Exporter, mcp_hints
+from toolhub_service.registry.export.exported_names import ExportedNames, plain_name, tools_by_exported_name
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

@@ -17,7 +17,7 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.export.definitions import Dialect, Exporter, briefly_described, reading_of
+from toolhub_service.registry.export.definitions import Dialect, Exporter, describe_briefly, reading_of
 from toolhub_service.registry.export.model_arguments import Reading, restore
 from toolhub_service.schema.strict_json import loads
 
@@ -141,13 +141,13 @@ def test_a_name_that_begins_with_a_digit_gets_a_letter_before_it_for_gemini() ->
 
 
 def test_a_description_for_a_model_without_the_describing_tool_does_not_name_it() -> None:
-    spec = briefly_described(tool("a/x", "It does a lot. " * 100))
+    spec = describe_briefly(tool("a/x", "It does a lot. " * 100))
     for dialect in VALIDATORS:
         definition = exported(spec, dialect)
         shown = definition.get("function", definition)["description"]
         assert shown.endswith("lot. (Cut.)")
         assert len(shown) <= 1_024
-    assert briefly_described(short := tool("a/x", "Short.")) is short
+    assert describe_briefly(short := tool("a/x", "Short.")) is short
 
 
 _BOUNDS = "minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength pattern minItems maxItems multipleOf"

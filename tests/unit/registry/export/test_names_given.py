@@ -10,7 +10,7 @@ import pytest
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.export.definitions import MCP_MAX_CHARS, ExportedNames
+from toolhub_service.registry.export.exported_names import MCP_MAX_CHARS, ExportedNames
 from toolhub_service.registry.export.names_given import NamesGiven, possible_names
 
 

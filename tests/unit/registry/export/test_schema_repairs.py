@@ -12,7 +12,7 @@ from toolhub_service.registry.export.schema_repairs import (
     PLAIN_NAMES,
     accepted_names,
     cut_description,
-    dereferenced,
+    dereference,
     object_schema,
     rename,
     repair,
@@ -188,7 +188,7 @@ def test_a_description_is_cut_after_a_whole_sentence(text: str, kept: str) -> No
 def test_references_are_followed_through_lists_and_escapes_and_anchors_are_left() -> None:
     leaf: JsonObject = {"type": "string"}
     root: JsonObject = {"$defs": {"a b/c": leaf}, "anyOf": [{}, {"title": "second"}]}
-    assert dereferenced({"$ref": "#/$defs/a%20b~1c", "title": "t"}, root) == {"type": "string", "title": "t"}
-    assert dereferenced({"$ref": "#/anyOf/1"}, root) == {"title": "second"}
-    assert dereferenced({"$ref": "#/anyOf/9"}, root) == {}
-    assert dereferenced({"$ref": "#leaf"}, root) == {"$ref": "#leaf"}
+    assert dereference({"$ref": "#/$defs/a%20b~1c", "title": "t"}, root) == {"type": "string", "title": "t"}
+    assert dereference({"$ref": "#/anyOf/1"}, root) == {"title": "second"}
+    assert dereference({"$ref": "#/anyOf/9"}, root) == {}
+    assert dereference({"$ref": "#leaf"}, root) == {"$ref": "#leaf"}

@@ -19,7 +19,7 @@ from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job, JobCounts, JobNews, JobStatus, RemoteMark, may_follow, moved
+from toolhub_service.domain.job import Job, JobCounts, JobNews, JobStatus, RemoteMark, may_follow, move_job
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 from toolhub_service.engines.inprocess import InprocessEngine
@@ -67,11 +67,11 @@ def in_state(job: Job, state: JobState, runner: str = "", **fields: Any) -> list
     """The records on the way from a QUEUED job to an open state."""
     steps = [job]
     if state is JobState.AWAITING_APPROVAL:
-        return [job, moved(job, state, T0, **fields)]
+        return [job, move_job(job, state, T0, **fields)]
     if state in (JobState.RUNNING, JobState.CANCELLING):
-        steps.append(moved(job, JobState.RUNNING, T0, runner=runner, runs=1, **fields))
+        steps.append(move_job(job, JobState.RUNNING, T0, runner=runner, runs=1, **fields))
     if state is JobState.CANCELLING:
-        steps.append(moved(steps[-1], state, T0, cancel_reason="enough"))
+        steps.append(move_job(steps[-1], state, T0, cancel_reason="enough"))
     return steps
 
 

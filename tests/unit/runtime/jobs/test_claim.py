@@ -21,7 +21,7 @@ from tests.unit.runtime.jobs.job_harness import (
     unsafe,
 )
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.job import amended
+from toolhub_service.domain.job import amend_job
 from toolhub_service.domain.result import JobState
 
 DEAD, OTHER = "runner-dead", "runner-other"
@@ -189,7 +189,7 @@ async def test_amended_record_is_no_reason_to_run(harness: JobHarness, process: 
     """CANCELLING with nobody who holds it, as a process leaves it that hands a remote job over."""
     harness.world.script = remote
     *steps, last = in_state(a_job(), CANCELLING, DEAD, remote=MARK)
-    await harness.kept(*steps, last, amended(last, runner=""))
+    await harness.kept(*steps, last, amend_job(last, runner=""))
     await process.heartbeat.beat()
     await process.deliver()
     assert harness.world.stops["job-1"] == 1

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobStatus, moved
+from toolhub_service.domain.job import Job, JobStatus, move_job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.runtime.jobs.open_job_limit import COUNT_TTL_S, OpenJobLimit
 from toolhub_service.stores.memory.jobs import MemoryJobs
@@ -58,7 +58,7 @@ async def test_jobs_that_ended_make_room_once_they_are_counted_anew() -> None:
     assert not await harness.submit("alice")
     job = await harness.store.get("job_1")
     assert job is not None
-    assert await harness.store.put(moved(job, JobState.CANCELLED, 2, result=ToolResult(False, "call", "test/tool")))
+    assert await harness.store.put(move_job(job, JobState.CANCELLED, 2, result=ToolResult(False, "call", "test/tool")))
     harness.clock.advance(COUNT_TTL_S / 2)
     assert not await harness.submit("alice"), "the count is believed meanwhile"
     harness.clock.advance(COUNT_TTL_S / 2)

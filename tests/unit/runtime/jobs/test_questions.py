@@ -20,7 +20,7 @@ from tests.unit.runtime.jobs.job_harness import (
 )
 from tests.unit.runtime.jobs.test_decisions import APPROVED, REJECTED, an_approval
 from toolhub_service.domain.errors.failure import ErrorKind
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState, ToolResult
 
 
@@ -197,4 +197,4 @@ async def test_announcing_a_question_costs_nothing_where_nothing_had_begun(
 
 def _waits_after_running() -> Job:
     running = in_state(a_job(), JobState.RUNNING, "runner-dead", begun=False)[-1]
-    return moved(running, JobState.AWAITING_APPROVAL, T0, approval_id="apr-1", runner="", begun=False)
+    return move_job(running, JobState.AWAITING_APPROVAL, T0, approval_id="apr-1", runner="", begun=False)

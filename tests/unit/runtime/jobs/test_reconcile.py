@@ -22,7 +22,7 @@ from tests.unit.runtime.jobs.job_harness import (
     turn,
 )
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.reconcile import _BATCH, Reconciler
 
@@ -191,7 +191,7 @@ async def test_expired_jobs_are_removed_and_a_failing_sweep_stops_no_other(
     harness: JobHarness, process: Process
 ) -> None:
     job = a_job()
-    end = moved(job, JobState.CANCELLED, 0, result=answered(job), expires_at_unix_ms=1)
+    end = move_job(job, JobState.CANCELLED, 0, result=answered(job), expires_at_unix_ms=1)
     await harness.kept(job, end)
     swept, forgotten = [], list[int]()
 

@@ -21,7 +21,7 @@ from tests.unit.runtime.jobs.job_harness import (
     unsafe,
 )
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobNews, moved
+from toolhub_service.domain.job import Job, JobNews, move_job
 from toolhub_service.domain.result import JobState, Progress, ToolResult
 
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT
@@ -160,7 +160,7 @@ async def test_progress_that_no_store_can_keep_ends_nothing(harness: JobHarness,
 
 async def _taken_by_another(harness: JobHarness, state: JobState = JobState.RUNNING) -> Job:
     job = await harness.job()
-    other = moved(job, state, harness.clock.unix_ms(), runner="runner-other", runs=job.runs + 1)
+    other = move_job(job, state, harness.clock.unix_ms(), runner="runner-other", runs=job.runs + 1)
     assert await harness.store.inner.put(other)
     return other
 
@@ -240,7 +240,7 @@ async def test_a_forgotten_job_belongs_to_nobody(harness: JobHarness, process: P
     run = process.deliver()
     await harness.started()
     await harness.store.inner.put(
-        moved(await harness.job(), LOST, 0, result=failed(a_job().call, ErrorKind.INTERNAL), expires_at_unix_ms=1)
+        move_job(await harness.job(), LOST, 0, result=failed(a_job().call, ErrorKind.INTERNAL), expires_at_unix_ms=1)
     )
     await harness.store.inner.forget(2, 10)
     harness.store.announce(JobNews("job-1"))
@@ -349,7 +349,7 @@ async def test_cancellation_between_the_taking_and_the_work(harness: JobHarness,
     run = process.deliver()
     await harness.reaches(JobState.RUNNING)
     job = await harness.job()
-    assert await harness.store.inner.put(moved(job, JobState.CANCELLING, 0, cancel_reason="enough"))
+    assert await harness.store.inner.put(move_job(job, JobState.CANCELLING, 0, cancel_reason="enough"))
     release.set()
     await run
     job = await harness.check_history()

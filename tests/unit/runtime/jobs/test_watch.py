@@ -13,7 +13,7 @@ from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
 from tests.unit.runtime.jobs.job_harness import WITHIN_S, JobHarness, Process, RecordingObserver, a_job, answered, turn
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.errors.spec import Code
-from toolhub_service.domain.job import Job, JobFilter, JobNews, moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews, move_job
 from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch
 
@@ -33,7 +33,7 @@ class WatchedJob:
 
     async def begin(self) -> None:
         await self.store.inner.create(self.job)
-        await self.put(moved(self.job, JobState.RUNNING, 0, runner="runner-1"))
+        await self.put(move_job(self.job, JobState.RUNNING, 0, runner="runner-1"))
 
     async def put(self, job: Job) -> JobNews:
         assert await self.store.inner.put(job)
@@ -42,11 +42,11 @@ class WatchedJob:
 
     async def report(self) -> JobNews:
         """One more entry, of which nobody has heard."""
-        return await self.put(moved(self.job, JobState.RUNNING, 0, progress=Progress(self.job.status.sequence)))
+        return await self.put(move_job(self.job, JobState.RUNNING, 0, progress=Progress(self.job.status.sequence)))
 
     async def end(self) -> JobNews:
         return await self.put(
-            moved(self.job, JobState.SUCCEEDED, 0, result=answered(self.job), runner="", expires_at_unix_ms=1)
+            move_job(self.job, JobState.SUCCEEDED, 0, result=answered(self.job), runner="", expires_at_unix_ms=1)
         )
 
     async def announce(self, *news: JobNews) -> None:

@@ -11,7 +11,7 @@ from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, ExecContext
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.runtime.approvals.record import was_withdrawn
@@ -108,7 +108,7 @@ async def test_job_that_succeeded_leaves_its_approval_alone(harness: JobHarness,
 
 async def test_question_that_outlived_its_job_is_found_by_the_sweep(harness: JobHarness, process: Process) -> None:
     await process.approvals.create(an_approval())
-    over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL), approval_id="apr-1")
+    over = move_job(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL), approval_id="apr-1")
     await harness.kept(a_job(), over)
     sweep = OrphanedApprovals(process.approvals, process.ledger)
     assert await sweep.withdraw(harness.clock.unix_ms()) == 1
@@ -128,7 +128,7 @@ async def test_sweep_comes_round_to_every_question(
     harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolhub_service.runtime.jobs.reconcile._APPROVALS_A_PAGE", 2)
-    over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL))
+    over = move_job(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL))
     await harness.kept(a_job(), over)
     for number in range(5):
         binding = Binding(AGENT.id, "test/text.write", "d" * 64, str(number), "1", "job-1" if number == 0 else "")

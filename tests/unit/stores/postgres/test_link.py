@@ -16,7 +16,7 @@ from tests.ports.recording_listener import JobListener
 from tests.services import PostgresServer
 from tests.unit.stores.postgres.postgres_links import link, other_link
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.domain.job import JobFilter, JobNews, amended
+from toolhub_service.domain.job import JobFilter, JobNews, amend_job
 from toolhub_service.stores.postgres.jobs import PostgresJobs
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.writer import BatchWriter
@@ -105,7 +105,7 @@ class TestOutages:
             own_postgres.restart()
             if attempt:
                 assert await store.get("job-1") == job
-            assert await store.put(job := amended(job, approval_id=str(attempt)))
+            assert await store.put(job := amend_job(job, approval_id=str(attempt)))
             assert await store.create(a_job(f"new-{attempt}")) is None
         await store.close()
 

@@ -21,7 +21,8 @@ from tests.unit.stores.postgres.postgres_links import link, other_link
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.artifact import Artifact, ArtifactRecords
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.source import Pin, PinFilter, PinStore
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.postgres.jobs import PostgresJobs
 from toolhub_service.stores.postgres.link import PostgresLink
 from toolhub_service.stores.postgres.records import PostgresApprovals, PostgresArtifacts, PostgresPins, PostgresRecords

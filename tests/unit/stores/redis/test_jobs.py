@@ -18,7 +18,7 @@ from tests.unit.stores.redis.redis_links import data_keys, link, other_link
 from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobFilter, JobNews, may_follow, moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews, may_follow, move_job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.stores.memory.jobs import MemoryJobs
@@ -84,7 +84,7 @@ async def test_large_entries_are_announced_and_read_from_the_store(link: RedisLi
     other.listen(listener)
     await other.start()
     job = running(a_job())
-    large = moved(job, JobState.RUNNING, T0 + 2, progress=Progress(1, message="x" * 10_000))
+    large = move_job(job, JobState.RUNNING, T0 + 2, progress=Progress(1, message="x" * 10_000))
     await kept(store, a_job(), job, large)
     await listener.until(lambda: listener.sequences("job-1") == [1, 2, 3])
     assert [news.status for news in listener.news] == [a_job().status, job.status, None]
@@ -97,7 +97,7 @@ async def test_arguments_are_written_once(own_link: RedisLink) -> None:
     await kept(store, a_job(args=job.call.args), job)
     before = int(_fact(await own_link.run("INFO", "stats"), "total_net_input_bytes"))
     for step in range(10):
-        job = moved(job, JobState.RUNNING, T0 + 2, progress=Progress(step))
+        job = move_job(job, JobState.RUNNING, T0 + 2, progress=Progress(step))
         assert await store.put(job)
     assert int(_fact(await own_link.run("INFO", "stats"), "total_net_input_bytes")) - before < 100_000
     assert await store.get("job-1") == job
@@ -135,7 +135,7 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
 
     async def report(job: Job) -> None:
         while True:
-            job = moved(job, JobState.RUNNING, T0 + 2, progress=Progress(job.version))
+            job = move_job(job, JobState.RUNNING, T0 + 2, progress=Progress(job.version))
             assert await store.put(job)
             answered[job.job_id] = job
             if job.version == 20:
@@ -154,7 +154,7 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
         history = await store.history(job_id, 0, 1_000)
         assert [entry.sequence for entry in history] == list(range(1, found.status.sequence + 1))
         assert history[-1] == found.status
-        assert await store.put(moved(found, JobState.QUEUED, T0 + 3, runner=""))
+        assert await store.put(move_job(found, JobState.QUEUED, T0 + 3, runner=""))
     assert (await store.count_jobs()).by_state == {JobState.QUEUED: 20}
     assert await store.create(a_job("job-x", key="key-7")) is not None
 
@@ -241,4 +241,4 @@ def _next_change(chance: random.Random, jobs: dict[str, Job], now: int) -> Job:
     state = chance.choice([state for state in JobState if may_follow(job.state, state)])
     runner = f"runner-{chance.randrange(3)}" if state in {JobState.RUNNING, JobState.CANCELLING} else ""
     result, expires = (RESULT, now + chance.randrange(500)) if state.is_final else (None, 0)
-    return moved(job, state, now, result=result, runner=runner, expires_at_unix_ms=expires)
+    return move_job(job, state, now, result=result, runner=runner, expires_at_unix_ms=expires)

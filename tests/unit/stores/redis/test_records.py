@@ -17,7 +17,8 @@ from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.domain.source import Pin, PinFilter, PinStore
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.redis.link import RedisLink
 from toolhub_service.stores.redis.records import RedisApprovals, RedisArtifacts, RedisPins
 

@@ -16,7 +16,8 @@ from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.domain.source import Pin, PinFilter, PinStore
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.sqlite.file import SqliteFile
 from toolhub_service.stores.sqlite.records import SqliteApprovals, SqliteArtifacts, SqlitePins
 from toolhub_service.stores.sqlite.writer import Change

@@ -20,7 +20,7 @@ from toolhub_service.adapters.comfyui.workflow.graph import (
 from toolhub_service.adapters.comfyui.workflow.strict_files import is_yaml, read_value
 from toolhub_service.adapters.comfyui.workflow.template import Template, TemplateInvalid, read_sidecar
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.registry.catalog import skeleton
+from toolhub_service.registry.names import skeleton
 from toolhub_service.schema.references import MAX_SCHEMA_DEPTH
 
 FILES_MAX: Final = 1_000
