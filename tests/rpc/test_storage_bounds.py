@@ -255,12 +255,12 @@ async def test_metrics_show_what_is_stored_refused_and_left(bounded: BoundedHub,
 async def test_counts_survive_a_restart_and_a_hub_without_them_counts_anew(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as hub:
         await hub.value(WRITE, {"path": "a.txt", "text": "x" * 50_000}, request_id="r")
-        counted = hub.hub.storage.usage.used_of("local")
+        counted = hub.hub.storage.usage.bytes_of_principal("local")
         assert counted == 13 * 4_096 + 2 * 4_096
     async with running_hub(tmp_path) as hub:
-        assert hub.hub.storage.usage.used_of("local") == counted
+        assert hub.hub.storage.usage.bytes_of_principal("local") == counted
     for file in (tmp_path / "hub" / "workspaces" / ".usage").iterdir():
         file.unlink()
     async with running_hub(tmp_path) as hub:
         await hub.hub.storage.watch.round()
-        assert hub.hub.storage.usage.used_of("local") == counted
+        assert hub.hub.storage.usage.bytes_of_principal("local") == counted

@@ -24,7 +24,7 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql.check import read_sql
-from toolhub_service.tools.database.postgres_touched import touched_by
+from toolhub_service.tools.database.postgres_touched import resolve_statement
 from toolhub_service.tools.database.sqlite_authorizer import StatementAuthorizer
 
 CORPUS = Path(__file__).parent / "sql_corpus"
@@ -118,7 +118,7 @@ async def read_by_postgres(
         cursor = psycopg.AsyncRawCursor(session)
         await cursor.execute(f"EXPLAIN (FORMAT JSON) {statement.text}".encode(), params, prepare=True)
         ((plan,),) = await cursor.fetchall()
-        read, _ = await touched_by(session, statement, OPEN["postgres"], plan)
+        read, _ = await resolve_statement(session, statement, OPEN["postgres"], plan)
     except psycopg.Error:
         return None
     finally:

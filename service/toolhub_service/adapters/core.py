@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from toolhub_service.adapters.decide_statement import decide_statement
-from toolhub_service.adapters.upstream import is_cancelled, not_loaded, suspended_by, tool_failed
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, suspension_in, tool_failed
 from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.aio.threads import to_thread
 from toolhub_service.domain.artifact import ArtifactService
@@ -244,7 +244,7 @@ class CoreAdapter:
         except (QuestionAsked, Suspended, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if (suspended := suspended_by(error)) is not None:
+            if (suspended := suspension_in(error)) is not None:
                 raise suspended from None
             # A CancelledError that the tool raises itself would leave the caller without an answer.
             if isinstance(error, asyncio.CancelledError) and is_cancelled():

@@ -47,7 +47,7 @@ from toolhub_service.adapters.remote_polling import (
     never_sent,
     new_mark,
     no_job,
-    not_taken,
+    start_not_accepted,
     unforeseen,
     unknown,
 )
@@ -202,7 +202,7 @@ class _Run:
                 raise
             if found is not None:
                 return found
-        raise not_taken(self._call, self.mark, self._on.terms.starts_max, why)
+        raise start_not_accepted(self._call, self.mark, self._on.terms.starts_max, why)
 
     async def _look_up(self) -> RemoteMark | None:
         """Return the accepted mark; None when the remote side has answered for long enough that it has none."""

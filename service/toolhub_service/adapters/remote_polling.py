@@ -138,7 +138,7 @@ def never_sent(call: GrantedCall) -> ToolFailure:
     return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled before it started; nothing happened.")
 
 
-def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
+def start_not_accepted(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
     """The start was sent `starts` times, and the remote side certainly did not take it. `reason`: why not."""
     message = f"{_place(call, mark)} did not accept {call.spec.name}; nothing runs there. {reason.rstrip('. ')}."
     details: JsonObject = {**facts(call, mark), "starts": starts, "reason": reason}

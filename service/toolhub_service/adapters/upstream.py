@@ -76,7 +76,7 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def suspended_by(error: BaseException) -> Suspended | None:
+def suspension_in(error: BaseException) -> Suspended | None:
     """Return the Suspended of one of the concurrent calls of a tool in a task group; None when there is none."""
     while isinstance(error, BaseExceptionGroup) and (part := error.subgroup(Suspended)) is not None:
         error = part.exceptions[0]

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.completion import complete_argument, complete_tool
-from toolhub_service.cli.connection.client import Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.connection.client import Connection, connect_by_options, connection_options, status_of
 from toolhub_service.cli.plans import remember_plan, whole_digest
 from toolhub_service.cli.terminal.arguments import read_arguments
 from toolhub_service.cli.terminal.output import (
@@ -167,7 +167,7 @@ def _block(value: Any) -> str:
     return "\n".join(lines[:_TEXT_LINES_MAX]) + f"\n… {len(lines) - _TEXT_LINES_MAX:,} more lines (use --json)"
 
 
-def typed_context(request_id: str) -> call_pb2.ExecContext:
+def command_context(request_id: str) -> call_pb2.ExecContext:
     """Return the context of a call from the command line: a shared workspace and its own task."""
     # A repeated command is a new request: with its own task ID, a key derived by the hub (tools of kind n8n) does not
     # return the first result again.
@@ -228,7 +228,7 @@ def request_fields(
             purpose=options["purpose"],
             idempotency_key=options["idempotency_key"],
         ),
-        "context": typed_context(options["request_id"]),
+        "context": command_context(options["request_id"]),
         "plan_digest": options["plan_digest"],
         "approval_id": options["approval_id"],
         "result_encoding": call_pb2.RESULT_ENCODING_JSON,
@@ -259,7 +259,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
       toolhub call core/fs.writeText '{"path": "notes.txt", "text": "hello", "overwrite": true}'
       toolhub call core/fs.deletePath path=notes.txt confirm=true --dry-run
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         fields = request_fields(connection, tool, arguments, options)
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         streamed: dict[str, str] = {}

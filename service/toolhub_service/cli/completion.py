@@ -61,7 +61,7 @@ def _completing(
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from toolhub_service.cli.connection.chosen_context import complete_options
-        from toolhub_service.cli.connection.client import connected_by
+        from toolhub_service.cli.connection.client import connect_by_options
         from toolhub_service.cli.connection.hub_options import (
             BY_DEFAULT,
             BY_ENVIRONMENT,
@@ -82,7 +82,7 @@ def _completing(
         with suppress(click.ClickException):
             options = complete_options(given)
             options |= {"timeout_s": _timeout_s(), "address": options["address"] or DEFAULT_ADDRESS}
-            with connected_by(options) as connection:
+            with connect_by_options(options) as connection:
                 return _fitting(ask(connection), incomplete)
         return []
 

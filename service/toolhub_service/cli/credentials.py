@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from toolhub.v1 import credential_service_pb2 as pb
-from toolhub_service.cli.connection.client import Connection, connected_by, connection_options
+from toolhub_service.cli.connection.client import Connection, connect_by_options, connection_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     enum_name,
@@ -56,7 +56,7 @@ def set_credential(source: str, **options: Any) -> None:
     value = value.strip()
     if not value or len(value) > _VALUE_MAX_CHARS:
         raise click.UsageError(f"Standard input must hold the value, 1 to {_VALUE_MAX_CHARS:,} characters.")
-    with connected_by(options) as hub:
+    with connect_by_options(options) as hub:
         hub.call(hub.credentials.SetCredential, pb.SetCredentialRequest(source=source, value=value))
     note(f"Kept. Calls to {source} carry it from now on.")
 
@@ -115,7 +115,7 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
     Example:
       toolhub credentials login shop
     """
-    with connected_by(options) as hub:
+    with connect_by_options(options) as hub:
         kept = log_in(hub, source, opens_browser=not (no_browser or paste), paste=paste)
     note(f"Logged in{granted_scopes(kept)}. Calls to {source} carry your token from now on.")
 
@@ -132,7 +132,7 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
     Example:
       toolhub credentials list
     """
-    with connected_by(options) as hub:
+    with connect_by_options(options) as hub:
         found = _list_credentials(hub, source, everybody=everybody)
     if wants_json(as_json):
         print_json([message_as_json(each) for each in found])
@@ -157,7 +157,7 @@ def revoke(source: str, principal: str, tenant: str | None, **options: Any) -> N
       toolhub credentials revoke shop --principal acme-bot
     """
     request = pb.RevokeCredentialRequest(source=source, principal=principal, tenant=tenant or "")
-    with connected_by(options) as hub:
+    with connect_by_options(options) as hub:
         if principal and tenant is None:
             request.tenant = _tenant_of(_list_credentials(hub, source, everybody=True), principal)
         answer = hub.call(hub.credentials.RevokeCredential, request)

@@ -17,7 +17,7 @@ from toolhub_service.cli.connection.client import (
     Connection,
     HubUnreachable,
     connect,
-    connected_by,
+    connect_by_options,
     connection_options,
     status_of,
 )
@@ -90,7 +90,7 @@ def health(
             # A hub keeps its certificate while the current files are unusable.
             name = _ready(settings, refused)
     else:
-        with connected_by({**options, "timeout_s": timeout_s}) as connection:
+        with connect_by_options({**options, "timeout_s": timeout_s}) as connection:
             name = _check_service(connection, service)
             info = server_info(connection) if verbose else None
     if wants_json(as_json):

@@ -138,7 +138,7 @@ def create(
     wanted = _read_properties(life_s, capabilities, roles, tenant)
     with explaining(OSError, KeyFileInvalid):
         former = [key_id for key_id, stored in file.read().items() if stored.name == name and not stored.replaced_by]
-        with _kept_in(out) as keep:
+        with _open_key_file(out) as keep:
             key = file.create(name, wanted)
             keep(key)
     _show_key(name, key, out, as_json=as_json)
@@ -187,7 +187,7 @@ def _read_properties(life_s: int | None, capabilities: tuple[str, ...], roles: t
 
 
 @contextmanager
-def _kept_in(out: Path | None) -> Iterator[Any]:
+def _open_key_file(out: Path | None) -> Iterator[Any]:
     """Yield a function that writes the key to the new file, which is created first and removed if there is no key.
 
     Raises click.UsageError when there is a file, OSError when none can be made.
@@ -319,7 +319,7 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
     settings = read_settings(**options)
     file = Paths(settings).key_file()
     expires_s = None if life_s is None else int(time.time()) + life_s
-    with explaining(OSError, KeyFileInvalid, RotationRefused), _kept_in(out) as keep:
+    with explaining(OSError, KeyFileInvalid, RotationRefused), _open_key_file(out) as keep:
         rotated = file.rotate(key, overlap_s, expires_s)
         if rotated is None:
             raise click.ClickException(f"There is no key {key}. `toolhub keys list` shows all keys.")

@@ -15,8 +15,8 @@ import click
 from toolhub.v1 import call_pb2, tool_pb2
 from toolhub.v1 import job_service_pb2 as job_pb
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.call import request_options, show_plan, show_result, typed_context
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.call import command_context, request_options, show_plan, show_result
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
 from toolhub_service.cli.jobs.watch import watch_to_the_end
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.arguments import read_arguments
@@ -73,7 +73,7 @@ def run(file: str, as_json: bool, **options: Any) -> None:
     if options["as_job"] and options["dry_run"]:
         raise click.UsageError("--job and --dry-run exclude each other.")
     fields = _request(_text(file), options)
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         if options["as_job"]:
             job = connection.call(connection.jobs.SubmitJob, job_pb.SubmitJobRequest(**fields)).job
             print_line(job.job_id, err=options["watch"])
@@ -141,7 +141,7 @@ def _request(code: str, options: Mapping[str, Any]) -> dict[str, Any]:
             purpose=options["purpose"],
             idempotency_key=options["idempotency_key"],
         ),
-        "context": typed_context(options["request_id"]),
+        "context": command_context(options["request_id"]),
         "plan_digest": options["plan_digest"],
         "approval_id": options["approval_id"],
         "result_encoding": call_pb2.RESULT_ENCODING_JSON,
@@ -207,7 +207,7 @@ def stubs(form: str, sources: tuple[str, ...], tags: tuple[str, ...], **options:
       toolhub program stubs --format typescript > tools.d.ts
     """
     where = tool_pb2.ToolFilter(sources=sources, tags=tags)
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[form], filter=where)
         for page in connection.pages(connection.tools.ExportTools, request):
             print_text(page.text, nl=False)

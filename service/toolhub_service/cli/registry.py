@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
 from toolhub_service.cli.completion import complete_tool
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
 from toolhub_service.cli.terminal.output import (
     count_text,
     enum_name,
@@ -156,7 +156,7 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
         specs = specs_of(file.read())
     except NotATool as broken:
         raise click.UsageError(f"{file.name}: {broken}") from broken
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
         print_answer(connection.call(connection.registry.RegisterTools, request), as_json, _show_registered)
 
@@ -177,7 +177,7 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools unregister crm/customers.find
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.UnregisterToolRequest(name=name)
         answer = connection.call(connection.registry.UnregisterTool, request)
     print_answer(answer, as_json, lambda _: print_line(f"{name} is removed"))
@@ -193,7 +193,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools snapshot -o json > catalog.json
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
         request = pb.GetSnapshotRequest(view=view)
         whole = pb.GetSnapshotResponse()

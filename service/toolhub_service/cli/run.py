@@ -13,8 +13,8 @@ import grpc
 
 from toolhub.v1 import call_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.call import request_id_option, typed_context
-from toolhub_service.cli.connection.client import Connection, address_options, connected_by, status_of
+from toolhub_service.cli.call import command_context, request_id_option
+from toolhub_service.cli.connection.client import Connection, address_options, connect_by_options, status_of
 from toolhub_service.cli.connection.lost_answers import is_lost, lost_text
 from toolhub_service.cli.terminal.output import EXIT_INTERRUPTED, EXIT_REFUSED, print_json_line
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
@@ -79,7 +79,7 @@ def run(request: str | None, face_name: str, request_id: str, purpose: str, **op
       toolhub run --face countbot > answers.jsonl
     """
     face = LOCAL_TOOLS if face_name == LOCAL_TOOLS.name else countbot()
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         runner = _Runner(connection, face, request_id, purpose)
         try:
             if request is not None:
@@ -135,7 +135,7 @@ class _Runner:
     def _call(self, name: str, args: JsonValue) -> result_pb2.ToolResult:
         request = pb.InvokeRequest(
             intent=call_pb2.ToolIntent(tool=name, args_json=canonical_json.dumps(args), purpose=self.purpose),
-            context=typed_context(self.request_id),
+            context=command_context(self.request_id),
             result_encoding=call_pb2.RESULT_ENCODING_JSON,
         )
         metadata = (*self.connection.metadata, (FACE_HEADER, self.face.name))

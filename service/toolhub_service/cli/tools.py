@@ -19,7 +19,7 @@ from toolhub_service.cli.connection.client import (
     PAGE_MAX,
     Connection,
     HubRefused,
-    connected_by,
+    connect_by_options,
     connection_options,
     status_of,
 )
@@ -86,10 +86,10 @@ def print_hits(answer: pb.SearchToolsResponse) -> None:
     rows = [(f"{hit.score:.2f}", hit.tool.name, why(hit), first_line(hit.tool.description)) for hit in answer.hits]
     if rows:
         print_table(("SCORE", "TOOL", "WHY", "DESCRIPTION"), rows, is_cut=True)
-    footnote(found_note(answer), *_sources_notes(answer.sources))
+    footnote(summary_of_search(answer), *_sources_notes(answer.sources))
 
 
-def found_note(answer: pb.SearchToolsResponse) -> str:
+def summary_of_search(answer: pb.SearchToolsResponse) -> str:
     """Return how many tools matched, and by which signals they are ranked."""
     if not answer.hits:
         return "No tool matches. `toolhub tools list` shows all tools."
@@ -198,7 +198,7 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """
     where = _filter(options)
     where.states.extend(_STATES[name] for name in (_STATES if _EVERY in states else states))
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         pages = _pages(connection, where)
         found = [tool for page in pages for tool in page.tools]
         is_known = _knows_sources(connection, options["sources"], is_empty=not found)
@@ -239,7 +239,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     Example:
       toolhub tools search write a file
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = _hits(connection, request)
         is_known = _knows_sources(connection, options["sources"], is_empty=not answer.hits)
@@ -259,7 +259,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools show core/fs.writeText
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         tool = _get(connection, name)
     print_answer(tool, as_json, _show_tool)
 
@@ -293,7 +293,7 @@ def export(format_name: str, **options: Any) -> None:
     Example:
       toolhub tools export --format anthropic --tag files
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
         pages = list(connection.pages(connection.tools.ExportTools, request))
     if format_name in ("python", "typescript"):

@@ -29,9 +29,9 @@ _OF_TENANTS: Final = {
 class WorkspaceTotals(Protocol):
     """What workspaces use, as it was counted by their writers."""
 
-    def used_of(self, principal_id: str) -> int: ...
+    def bytes_of_principal(self, principal_id: str) -> int: ...
 
-    def used_by(self, owners: Owners) -> int: ...
+    def bytes_of_owners(self, owners: Owners) -> int: ...
 
 
 class StorageReport:
@@ -50,7 +50,7 @@ class StorageReport:
         when a store cannot be read."""
         terms = self._directory.storage_of(principal.id)
         own = {
-            StorageKind.WORKSPACES: self._workspaces.used_of(principal.id),
+            StorageKind.WORKSPACES: self._workspaces.bytes_of_principal(principal.id),
             StorageKind.ARTIFACTS: (await self._artifacts.usage(principal.id))[1],
             StorageKind.MEMORY: await self._memory.usage(principal.id),
         }
@@ -66,7 +66,7 @@ class StorageReport:
         """Return the bytes of one kind that all those principals store together. Raises as `of`."""
         if kind is StorageKind.WORKSPACES:
             # A file an account: many of them must not hold the loop.
-            return await asyncio.to_thread(self._workspaces.used_by, owners)
+            return await asyncio.to_thread(self._workspaces.bytes_of_owners, owners)
         if kind is StorageKind.ARTIFACTS:
             return (await self._artifacts.usage_of(owners))[1]
         return await self._memory.usage_of(owners)

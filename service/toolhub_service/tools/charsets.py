@@ -46,7 +46,7 @@ def charset_of_mark(data: bytes) -> str:
     return next((name for mark, name in _BOMS if data.startswith(mark)), "")
 
 
-def declared_within(data: bytes) -> list[str]:
+def charsets_declared_in(data: bytes) -> list[str]:
     """Return the labels that a page of HTML or XML declares of itself."""
     beginning = data[:_PRESCAN_BYTES]
     return [found[1].decode("ascii") for pattern in (_XML, _META) if (found := pattern.search(beginning))]
@@ -64,7 +64,7 @@ def charset_of_body(data: bytes, content_type: str) -> str:
     kind = media_type.strip().lower()
     if kind in _PAGES or kind.endswith("+xml") or (not kind and _begins_as_page(data)):
         # A page that could be read this far is not UTF-16, whatever it says (HTML, "prescan a byte stream").
-        found = [name for name in map(canonical, declared_within(data)) if name and name not in _UTF_16]
+        found = [name for name in map(canonical, charsets_declared_in(data)) if name and name not in _UTF_16]
         return found[0] if found else "utf-8"
     return "utf-8"
 

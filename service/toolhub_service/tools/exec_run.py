@@ -47,7 +47,9 @@ from toolhub_service.tools.workspace.workspace import Workspace
 _EXCERPT_CHARS = 2000
 
 
-def _not_ended(finished: Finished, checked: CheckedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
+def _unfinished_failure(
+    finished: Finished, checked: CheckedCommand, timeout_s: float, stdout: str, stderr: str
+) -> ToolFailure:
     """Return the failure of a command that had to be ended; `timeout_s` is the limit in its arguments."""
     seconds = round(finished.duration_s, 1)
     # The time of the arguments starts a moment before that of the process.
@@ -70,7 +72,7 @@ def _not_ended(finished: Finished, checked: CheckedCommand, timeout_s: float, st
     )
 
 
-def _shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
+def _trim_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
     """Return a stream for the caller, with a mark where it was cut; and whether it was."""
     text, cut = capture.text(max_chars)
     return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)
@@ -287,8 +289,8 @@ def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 def _result(
     finished: Finished, checked: CheckedCommand, level: Level, args: ExecRun.In, context: ToolContext
 ) -> ExecRun.Out:
-    stdout, stdout_cut = _shown_output(finished.stdout, args.max_output_chars)
-    stderr, stderr_cut = _shown_output(finished.stderr, args.max_output_chars)
+    stdout, stdout_cut = _trim_output(finished.stdout, args.max_output_chars)
+    stderr, stderr_cut = _trim_output(finished.stderr, args.max_output_chars)
     context.truncated = stdout_cut or stderr_cut
     duration_ms = round(finished.duration_s * 1000)
     context.proves(
@@ -306,7 +308,7 @@ def _result(
         why = f"{kept}: raise maxOutputChars, or let the command write to a file"
         context.proves(EvidenceType.TOOL, f"exec:{checked.rule}", why)
     if finished.timed_out or finished.flooded:
-        raise _not_ended(finished, checked, args.timeout_s, stdout, stderr)
+        raise _unfinished_failure(finished, checked, args.timeout_s, stdout, stderr)
     return ExecRun.Out(
         stdout=stdout,
         stderr=stderr,

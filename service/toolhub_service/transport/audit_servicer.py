@@ -21,7 +21,7 @@ from toolhub_service.transport.convert.records import from_event, from_verificat
 from toolhub_service.transport.page_tokens import (
     PAGE_MAX,
     Cursor,
-    opened_token,
+    open_token,
     page_limit,
     page_of,
     question_of,
@@ -56,10 +56,10 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         where = self._filter_for_caller(request.filter)
         principal_id = current_principal().id
         questions = _questions(request.filter)
-        place = opened_token(self.pages, request.resume_token, principal_id, *questions)
+        place = open_token(self.pages, request.resume_token, principal_id, *questions)
         await self._audit_read("TailEvents", request.filter, 0)
 
-        def shown_to_caller(event: ChainedEvent) -> pb.TailEventsResponse:
+        def event_for_caller(event: ChainedEvent) -> pb.TailEventsResponse:
             token = self.pages.seal(write_cursor(_cursor(event)), principal_id, questions[0])
             return pb.TailEventsResponse(event=self._event_to_message(event), resume_token=token)
 
@@ -71,11 +71,11 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
                 missed = await self.audit.read(where, after=after, limit=PAGE_MAX)
                 for event in missed:
                     shown.add((event.writer, event.sequence))
-                    yield shown_to_caller(event)
+                    yield event_for_caller(event)
                 after = _cursor(missed[-1]) if len(missed) == PAGE_MAX else None
             async for event in tail:
                 if (event.writer, event.sequence) not in shown:
-                    yield shown_to_caller(event)
+                    yield event_for_caller(event)
         if self._is_leaving:
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Tail again with the last resume_token.")
 

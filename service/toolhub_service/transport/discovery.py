@@ -48,7 +48,7 @@ class Discovery:
     """None: search uses words and usage only."""
 
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
-        where = checked_filter(request.filter, principal)
+        where = check_filter(request.filter, principal)
         full = is_full(request.view, default=False)
         for_operator = is_operator(principal)
         tools = BytePage[ToolSpec, tool_pb2.ToolSpec](
@@ -68,7 +68,7 @@ class Discovery:
             total_size=page.total_size,
             # Otherwise the count would reveal that a denied tool has a guessed name or tag.
             denied_size=page.denied_size if for_operator or not (where.names or where.tags) else None,
-            sources=shown_sources(page.sources, principal),
+            sources=sources_for_caller(page.sources, principal),
             revision=page.revision,
         )
 
@@ -83,7 +83,7 @@ class Discovery:
         page = search_tools(
             self.search,
             request.query,
-            checked_filter(request.filter, principal),
+            check_filter(request.filter, principal),
             PageRequest(request.page_size, request.page_token),
             viewer=self.viewer(principal),
             sources=known_to(principal, self.sources()),
@@ -94,7 +94,7 @@ class Discovery:
             hits=hits.rendered,
             next_page_token=page.next_token,
             total_size=page.total_size,
-            sources=shown_sources(page.sources, principal),
+            sources=sources_for_caller(page.sources, principal),
             revision=page.revision,
             ranked_by=page.ranked_by,
             note=page.note,
@@ -132,7 +132,7 @@ def is_operator(principal: Principal) -> bool:
     return Role.OPERATOR in principal.roles
 
 
-def checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
+def check_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
     """Return the filter. Raises HubFailure PERMISSION_DENIED for a caller that requests only what operators may see."""
     where = to_filter(message)
     if is_operator(principal) or ToolState.QUARANTINED not in where.states:
@@ -144,7 +144,7 @@ def checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFi
     return structs.replace(where, states=states)
 
 
-def shown_sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
+def sources_for_caller(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
     """Return the sources; their failures may contain their own texts or paths of the hub's machine, so only operators
     see these."""
     if not is_operator(principal):

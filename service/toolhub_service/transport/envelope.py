@@ -107,7 +107,7 @@ class RuleBook(dict[Any, _Rules]):
             of_type, bounds = next(iter(named.items()), ("", None))
             limits = _limits(bounds) if isinstance(bounds, Message) else {}
             is_cel = bounds is not None and not isinstance(bounds, Message)
-            found = None if is_cel else self._held_to(field, of_type, limits)
+            found = None if is_cel else self._find_quick_check(field, of_type, limits)
             if found is None:
                 # An empty list or map may comply with rules about it.
                 may_be_empty = of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
@@ -118,7 +118,7 @@ class RuleBook(dict[Any, _Rules]):
         is_free_unset = field.has_presence or of_field.ignore == validate_pb2.IGNORE_IF_ZERO_VALUE or holds_at_zero
         return kind, first, second, of_field.required or not is_free_unset
 
-    def _held_to(
+    def _find_quick_check(
         self, field: FieldDescriptor, of_type: str, limits: dict[str, Any]
     ) -> tuple[int, Any, Any, bool] | None:
         """Return (kind of rule, its two bounds, whether zero is allowed); None for a rule that is not understood."""

@@ -28,7 +28,7 @@ from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.field_count import COUNTED_FROM_BYTES, MAX_FIELDS, has_more_fields
 from toolhub_service.transport.interceptors.admission import Refusals
-from toolhub_service.transport.interceptors.auth import entered_again
+from toolhub_service.transport.interceptors.auth import enter_again
 from toolhub_service.transport.page_tokens import with_sealed_pages
 from toolhub_service.transport.receipts import LARGE_BYTES, Receipts
 from toolhub_service.transport.rpc import CALLER, Layer, MessageCount, Method, ServicerContext, caller_share
@@ -131,7 +131,7 @@ class Front(grpc.GenericRpcHandler):
                     try:
                         states.append(enter(context))  # one may raise after others have entered
                     except KeysNeeded as needed:
-                        states.append(await entered_again(needed, enter, context))
+                        states.append(await enter_again(needed, enter, context))
                 who = None if (caller := CALLER.get(None)) is None else caller.principal
                 sender = "" if who is None else who.id if who.tenancy is None else who.share
                 turns.arrivals += takes_turn
@@ -264,7 +264,7 @@ class Hooks:
             try:
                 states.append(enter(context))  # one may raise after others have entered
             except KeysNeeded as needed:
-                states.append(await entered_again(needed, enter, context))
+                states.append(await enter_again(needed, enter, context))
         if self.method.is_open:
             await self._refusals.pace_open(context.peer(), self.method)
 

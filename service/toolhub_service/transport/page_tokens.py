@@ -128,7 +128,7 @@ def with_sealed_pages(behaviour: Callable[..., Any], path: str, pages: PageSeal)
     async def around(request: Any, context: ServicerContext) -> Any:
         principal_id = current_principal().id
         question = question_of(path, request)
-        request.page_token = opened_token(pages, request.page_token, principal_id, question)
+        request.page_token = open_token(pages, request.page_token, principal_id, question)
         response = await behaviour(request, context)
         response.next_page_token = pages.seal(response.next_page_token, principal_id, question)
         return response
@@ -136,7 +136,7 @@ def with_sealed_pages(behaviour: Callable[..., Any], path: str, pages: PageSeal)
     return around
 
 
-def opened_token(pages: PageSeal, token: str, principal_id: str, *questions: str) -> str:
+def open_token(pages: PageSeal, token: str, principal_id: str, *questions: str) -> str:
     """Return the place of a token that was sealed for one of these questions. Raises HubFailure INVALID_ARGUMENT."""
     places = (pages.open(token, principal_id, question) for question in questions)
     place = next((found for found in places if found is not None), None)

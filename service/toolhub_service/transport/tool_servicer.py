@@ -40,7 +40,7 @@ from toolhub_service.transport.convert.call import (
     write_answer,
 )
 from toolhub_service.transport.convert.tool import to_filter
-from toolhub_service.transport.discovery import Discovery, shown_sources
+from toolhub_service.transport.discovery import Discovery, sources_for_caller
 from toolhub_service.transport.page_tokens import BytePage
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import Journal, Sessions
@@ -342,7 +342,7 @@ def _export(
         text=text,
         names=names,
         total_size=page.total_size,
-        sources=shown_sources(page.sources, principal),
+        sources=sources_for_caller(page.sources, principal),
         revision=page.revision,
         next_page_token=page.next_token,
     )

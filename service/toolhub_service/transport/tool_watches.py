@@ -19,7 +19,7 @@ from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.transport.convert.tool import from_spec, is_full
-from toolhub_service.transport.discovery import Discovery, checked_filter, is_operator
+from toolhub_service.transport.discovery import Discovery, check_filter, is_operator
 from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES
 from toolhub_service.transport.status import RpcFailure
 
@@ -83,7 +83,7 @@ class ToolWatches:
     ) -> AsyncGenerator[pb.ToolServiceWatchToolsResponse, None]:
         """Yield the messages of a principal's watch: the token of its visible tools at once, then their changes. Raises
         RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools` does."""
-        where = checked_filter(request.filter, principal).compile()
+        where = check_filter(request.filter, principal).compile()
         full = is_full(request.view, default=False)
         shows = partial(from_spec, full=full, for_operator=is_operator(principal))
 

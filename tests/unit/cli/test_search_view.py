@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolhub.v1 import tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.terminal.output import first_line
-from toolhub_service.cli.tools import found_note, why
+from toolhub_service.cli.tools import summary_of_search, why
 
 READ = pb.SearchReason(part="words", word="read", found="read", fields=["name", "description"], score=3.14)
 LIKE = pb.SearchReason(part="related", word="picture", found="image", fields=["name"], score=2)
@@ -32,8 +32,8 @@ def test_hub_that_gives_no_grounds_still_has_words() -> None:
 
 def test_a_note_states_what_the_ranking_used_and_ignored() -> None:
     answer = pb.SearchToolsResponse(hits=[a_hit()], total_size=7, ranked_by=["words", "usage"], note="not embedded yet")
-    assert found_note(answer) == "1 of 7 matching tools, best first, by words, usage · not embedded yet"
-    assert "No tool matches" in found_note(pb.SearchToolsResponse())
+    assert summary_of_search(answer) == "1 of 7 matching tools, best first, by words, usage · not embedded yet"
+    assert "No tool matches" in summary_of_search(pb.SearchToolsResponse())
 
 
 def test_description_of_a_stranger_hides_nothing() -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from tests.e2e.terminal import BIN, environment, terminal
 from toolhub.v1 import progress_pb2, tool_service_pb2, tool_service_pb2_grpc
-from toolhub_service.cli.call import typed_context
+from toolhub_service.cli.call import command_context
 
 
 def test_the_same_words_typed_again_are_a_task_of_their_own_in_the_same_workspace() -> None:
-    first, second = typed_context("cli"), typed_context("cli")
+    first, second = command_context("cli"), command_context("cli")
     assert first.request_id == second.request_id == "cli"
     assert first.task_id
     assert first.task_id != second.task_id

@@ -121,7 +121,7 @@ class ToolCaller:
             if answer.get("resultType") != "input_required":
                 return answer, session
             if relayed is not None and relayed.gives(as_object(answer.get("inputRequests")) or {}):
-                questions.set_answers(await relayed.answers(questions.take_relayed(answer), form_of))
+                questions.set_answers(await relayed.answers(questions.take_requests(answer), form_of))
                 continue
             questions.take(answer)
             if not questions.answers:

@@ -125,7 +125,7 @@ class DefinitionReader:
             is_async=is_async,
             input_schema=ANY_OBJECT if problem else arguments.schema,
             output_schema=results.schema,
-            unenforced=(*_left_out(tool), *arguments.unenforced, *results.unenforced),
+            unenforced=(*_find_omissions(tool), *arguments.unenforced, *results.unenforced),
         )
 
     def _make_definition(
@@ -219,7 +219,7 @@ def _description(tool: JsonObject) -> str:
     return as_string(given.get("beginning")) if isinstance(given, Mapping) else as_string(given)
 
 
-def _left_out(tool: JsonObject) -> Iterator[str]:
+def _find_omissions(tool: JsonObject) -> Iterator[str]:
     """Yield what cannot be used besides the schemas."""
     description = tool.get("description")
     whole = as_string(description)

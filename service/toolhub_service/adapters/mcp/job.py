@@ -179,7 +179,7 @@ class McpTasks:
                 await self._ask(call, mark, "tasks/update", inputResponses=answers)
             except MCPError:
                 return False
-            wanted.mark_answered(answers)
+            wanted.note_answers(answers)
             # The task continues at once after its answers, while the next poll may be seconds away.
             self._poller.poll_now(mark.remote_id)
         return answers is not None

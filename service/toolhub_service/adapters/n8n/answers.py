@@ -85,7 +85,7 @@ def _read_bounded(answer: Reply) -> Read:
     return read(answer)
 
 
-def execution_named(answer: Reply, value: JsonValue, pointer: str) -> str:
+def execution_id_in(answer: Reply, value: JsonValue, pointer: str) -> str:
     """Return the id of the execution that the answer names; empty when it names none, or not as an id."""
     found = at(value, pointer)
     return (id_of(found) if found is not None else "") or id_of(answer.headers.get(EXECUTION_HEADER, "").strip())

@@ -17,7 +17,7 @@ from toolhub_service.adapters.n8n.answers import (
     STARTED,
     Read,
     Unreadable,
-    execution_named,
+    execution_id_in,
     failure_in,
     plain_media_type,
     read_in_thread,
@@ -37,7 +37,7 @@ from toolhub_service.adapters.n8n.server import (
     N8nServer,
     Sent,
     facts,
-    found_facts,
+    facts_of_found,
     key_of,
     run_evidence,
     send,
@@ -239,7 +239,7 @@ class _Run:
             value = await read_in_thread(answer)
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
-        self._execution_id = execution_named(answer, value.value, self._workflow.entry.execution_id)
+        self._execution_id = execution_id_in(answer, value.value, self._workflow.entry.execution_id)
         # n8n answers 200 with an empty body when a workflow fails before its Respond node (n8n #21827, #25340).
         if not answer.body.strip() and not sent.webhook.answers_nothing:
             return await self._outcome_of_empty(sent)
@@ -252,7 +252,7 @@ class _Run:
         found, search = await self._find_execution()
         if found is None:
             raise failures.empty_answer(self._call, search, self._facts())
-        known = found_facts(self._server, self._webhook, found)
+        known = facts_of_found(self._server, self._webhook, found)
         failures.check_end(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
             is_only_started = found.execution.status != "success"
@@ -266,7 +266,7 @@ class _Run:
         found, search = await self._find_execution()
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, search if self._server.api else "")
-        known = found_facts(self._server, self._webhook, found)
+        known = facts_of_found(self._server, self._webhook, found)
         return failures.execution_failure(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _first_outcome(self, sent: Sent) -> Outcome:
@@ -302,7 +302,7 @@ class _Run:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
         except (ApiError, NotFound):
             search = "Its execution was found, but could not be followed to its end."
-        known = found_facts(self._server, self._webhook, found._replace(execution=execution))
+        known = facts_of_found(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
             self._has_ended = True
             try:

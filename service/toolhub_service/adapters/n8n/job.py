@@ -15,12 +15,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolhub_service.adapters.n8n import failures
-from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_in_thread
+from toolhub_service.adapters.n8n.answers import Unreadable, execution_id_in, read_in_thread
 from toolhub_service.adapters.n8n.api import ApiError, ApiRefused, ApiTooLarge, N8nApi, NotFound, Stop
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.execution import Execution, NoData, is_of_another_call
-from toolhub_service.adapters.n8n.server import N8nServer, Sent, facts, found_facts, send
+from toolhub_service.adapters.n8n.server import N8nServer, Sent, facts, facts_of_found, send
 from toolhub_service.adapters.n8n.workflow import ID, Workflow
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import no_source
@@ -78,7 +78,7 @@ class N8nJob:
         except ApiError as error:
             raise RemoteUnclear(error.reason) from error
         if found is not None:
-            known = found_facts(self._server, workflow.webhook if workflow else None, found)
+            known = facts_of_found(self._server, workflow.webhook if workflow else None, found)
             return _mark_with_execution(mark, found.execution.id, known)
         if call.safe_to_repeat:
             return None
@@ -155,7 +155,7 @@ class N8nJob:
         if not 200 <= answer.status < 300:
             raise failures.answer_failure(call, answer, self._caller.redact)
         try:
-            execution_id = execution_named(answer, (await read_in_thread(answer)).value, workflow.entry.execution_id)
+            execution_id = execution_id_in(answer, (await read_in_thread(answer)).value, workflow.entry.execution_id)
         except Unreadable:
             execution_id = ""
         if not execution_id:

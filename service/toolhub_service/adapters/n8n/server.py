@@ -252,7 +252,7 @@ def facts(
     return {name: value for name, value in known.items() if value}
 
 
-def found_facts(server: N8nServer, webhook: Webhook | None, found: Found) -> dict[str, str]:
+def facts_of_found(server: N8nServer, webhook: Webhook | None, found: Found) -> dict[str, str]:
     """Return the facts of an execution that was found by its key."""
     more = {"looked_up": "true"} | ({"other_executions": str(found.others)} if found.others else {})
     return facts(server, webhook, found.execution) | more

@@ -79,7 +79,7 @@ def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
         raise SkillInvalid("its frontmatter has no `description`: say what it does and when to use it")
     name = _text(fields, "name", warnings).strip()
     compatibility = _text(fields, "compatibility", warnings)
-    warnings += _broken_rules(fields, name, folder_name, description, compatibility, body)
+    warnings += _find_violations(fields, name, folder_name, description, compatibility, body)
     return SkillFile(
         name=name or folder_name,
         description=description,
@@ -196,7 +196,7 @@ def _text(fields: Mapping[str, Any], key: str, warnings: list[str]) -> str:
     return ""
 
 
-def _broken_rules(
+def _find_violations(
     fields: Mapping[str, Any], name: str, folder_name: str, description: str, compatibility: str, body: str
 ) -> Iterator[str]:
     if not name:

@@ -65,7 +65,7 @@ def data_dir_checks(data_dir: Path, reserve_bytes: int = 0) -> Iterator[Finding]
         yield ok("data folder", f"{data_dir} on {kind}{will_be}")
     usage = shutil.disk_usage(standing)
     # As the hub counts: its own file that keeps a part of the reserve is free space.
-    free_bytes = usage.free + Ballast(data_dir, reserve_bytes).held_of(standing)
+    free_bytes = usage.free + Ballast(data_dir, reserve_bytes).bytes_on_disk_of(standing)
     kept_bytes = reserve_of(usage.total, reserve_bytes)
     text = f"{shown_size(free_bytes)} free"
     if free_bytes < kept_bytes:

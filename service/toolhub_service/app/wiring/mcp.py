@@ -40,7 +40,7 @@ from toolhub_service.transport.credential_servicer import note_given
 from toolhub_service.transport.interceptors.auth import (
     REASONS,
     AuthLayer,
-    entered_again,
+    enter_again,
     peer_address,
     public_key_id,
 )
@@ -90,7 +90,7 @@ class McpAccess:
             try:
                 self._enter(sent)
             except KeysNeeded as needed:
-                await entered_again(needed, self._enter, sent)
+                await enter_again(needed, self._enter, sent)
         except RpcFailure as refused:
             raise self._refusal(refused, headers, peer, asked) from refused
         return self._with_role(headers, peer, asked)

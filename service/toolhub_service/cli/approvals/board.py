@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approvals.view import is_pending, line, request_text, row
 from toolhub_service.cli.connection.client import outage_text
-from toolhub_service.cli.terminal.output import columns, quoted_lines
+from toolhub_service.cli.terminal.output import columns, quote_lines
 from toolhub_service.guards.foreign_text import on_one_line
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class LiveTable:
         parts: list[Text] = []
         purposed = f"purpose: {on_one_line(approval.purpose) or '–'}"
         for text, lines_max in ((purposed, _PURPOSE_LINES_MAX), (request_text(approval), _REQUEST_LINES_MAX)):
-            lines = list(quoted_lines(text, columns()))
+            lines = list(quote_lines(text, columns()))
             parts += map(Text, lines[:lines_max])
             if len(lines) > lines_max:
                 parts.append(Text("  …", style="dim"))

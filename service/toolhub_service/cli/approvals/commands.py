@@ -34,7 +34,7 @@ from toolhub_service.cli.approvals.view import (
 from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.connection.client import (
     Connection,
-    connected_by,
+    connect_by_options,
     connection_options,
     explain_error,
     note_outage,
@@ -65,7 +65,7 @@ from toolhub_service.cli.terminal.questions import ask, confirm
 _NOTHING: Final = ""
 
 
-def given_answer(words: Sequence[str], document: str, schema: Mapping[str, Any]) -> bytes:
+def parse_answer(words: Sequence[str], document: str, schema: Mapping[str, Any]) -> bytes:
     """Return the answer given by options, as JSON; empty when there is none. Raises click.UsageError."""
     if words and document:
         raise click.UsageError("Give either --answer or --answer-json, not both.")
@@ -74,7 +74,7 @@ def given_answer(words: Sequence[str], document: str, schema: Mapping[str, Any])
     return read_arguments(words, schema) if words else b""
 
 
-def asked_answer(schema: Mapping[str, Any]) -> bytes:
+def ask_answer(schema: Mapping[str, Any]) -> bytes:
     """Return the answer typed at the terminal, field by field; an empty line leaves an optional field out."""
     answer: dict[str, Any] = {}
     required = schema.get("required", ())
@@ -151,7 +151,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
       toolhub approvals list --state approved --state used --tool 'core/fs.*'
       toolhub approvals list --state all --principal research-agent -o json
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found, total = connection.newest(connection.approvals.ListApprovals, _filter(options), "approvals", count)
     if wants_json(as_json):
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
@@ -179,7 +179,7 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
       toolhub approvals show apr_018f2c9e5b7a3d41c6e0
       toolhub approvals show apr_018f2c9e5b7a3d41c6e0 --reveal
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         answer = _get(connection, approval_id, reveal=reveal)
     if reveal and not answer.revealed_args_json:
         raise click.ClickException("This hub is older than this command and cannot reveal arguments. Upgrade the hub.")
@@ -225,9 +225,9 @@ def approve(
       toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --yes -m "agreed in the morning round"
       toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --answer colour=red --answer coats=2
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         asked = _get(connection, approval_id).approval
-        answer = given_answer(words, document, schema_of(asked))
+        answer = parse_answer(words, document, schema_of(asked))
         # Without a terminal the command itself is the decision, as scripts need it.
         if is_pending(asked) and not is_sure and sys.stdin.isatty():
             answer = _confirm(asked, as_json, answer)
@@ -247,7 +247,7 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub approvals deny apr_018f2c9e5b7a3d41c6e0 -m "not this folder; use reports/"
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         asked = _get(connection, approval_id).approval
         after = _decide(connection, asked, approval_pb2.DECISION_REJECT, comment)
     print_answer(after, as_json, _show_decision)
@@ -270,7 +270,7 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
       toolhub approvals watch
       toolhub approvals watch -o json | while read -r line; do notify-send "$line"; done
     """
-    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
+    with connect_by_options(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
         if wants_json(as_json):
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
                 print_next(message_as_json(approval))
@@ -384,7 +384,7 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
         print_approval(asked)
         print_line()
     if asked.HasField("question") and not answer:
-        answer = asked_answer(schema_of(asked))
+        answer = ask_answer(schema_of(asked))
     if not confirm("Approve this call, once?"):
         raise click.ClickException(
             f"Nothing was decided. To deny the call: `toolhub approvals deny {asked.approval_id}`."

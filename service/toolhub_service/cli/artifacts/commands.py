@@ -15,7 +15,13 @@ from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.artifacts.transfers import download, download_to_file, upload
 from toolhub_service.cli.completion import complete_artifact
-from toolhub_service.cli.connection.client import PAGE_MAX, Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.connection.client import (
+    PAGE_MAX,
+    Connection,
+    connect_by_options,
+    connection_options,
+    status_of,
+)
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     binary_output,
@@ -68,7 +74,7 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
     shown_name = name if name is not None else "" if file == "-" else Path(file).name
     declared = media_type if media_type is not None else mimetypes.guess_type(shown_name)[0] or ""
     header = pb.ArtifactHeader(name=shown_name, media_type=declared, task_id=task_id)
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         print_answer(upload(connection, file, header), as_json, _show)
 
 
@@ -91,7 +97,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
       toolhub artifacts get art_0f3c… -o result.json --force
       toolhub artifacts get art_0f3c… -o - | jq .
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         artifact = _find_artifact(connection, artifact_id)
         if output == "-":
             download(connection, artifact, binary_output())
@@ -115,7 +121,7 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub artifacts show art_0f3c…
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         print_answer(_find_artifact(connection, artifact_id), as_json, _show)
 
 
@@ -147,7 +153,7 @@ def list_artifacts(
         page_size=PAGE_MAX, task_id=task_id, call_id=call_id, sha256=sha256.lower(), principal=principal
     )
     found: list[artifact_pb2.Artifact] = []
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         for page in connection.pages(connection.artifacts.ListArtifacts, request):
             found.extend(page.artifacts)
             # One more than requested shows that there are more.
@@ -178,7 +184,7 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
     Example:
       toolhub artifacts delete art_0f3c… --yes
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found = [_find_artifact(connection, artifact_id) for artifact_id in artifact_ids]
         if not is_sure:
             if not sys.stdin.isatty() or wants_json(as_json):

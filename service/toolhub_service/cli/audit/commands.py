@@ -12,13 +12,13 @@ import click
 
 from toolhub.v1 import error_pb2, event_pb2
 from toolhub_service.cli.audit.events import Moment, filter_of, filter_options, outcome_of, type_of
-from toolhub_service.cli.audit.following import followed_events
+from toolhub_service.cli.audit.following import follow_events
 from toolhub_service.cli.audit.opened_log import check_without_tenant, is_offline, log_options, opened_log
 from toolhub_service.cli.audit.reading import newest
 from toolhub_service.cli.audit.report import report
 from toolhub_service.cli.audit.verify import verify
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.connection.client import connected_by, connection_options, note_outage
+from toolhub_service.cli.connection.client import connect_by_options, connection_options, note_outage
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     Escaped,
@@ -95,8 +95,8 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     if not found and not follow and not wants_json(as_json):
         footnote("No event matches.")
     if follow:
-        with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            _print_events(followed_events(connection, where, disconnected=note_outage), as_json)
+        with connect_by_options(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+            _print_events(follow_events(connection, where, disconnected=note_outage), as_json)
 
 
 @audit.command()

@@ -12,7 +12,7 @@ from toolhub_service.cli.connection.client import Connection, resume_watch
 _PAUSE_MAX_S = 5.0
 
 
-def followed_events(
+def follow_events(
     connection: Connection,
     where: event_pb2.EventFilter,
     *,

@@ -12,7 +12,7 @@ import click
 from toolhub.v1 import event_pb2
 from toolhub_service.cli.audit.reading import events
 from toolhub_service.cli.config import read_settings
-from toolhub_service.cli.connection.client import connected_by
+from toolhub_service.cli.connection.client import connect_by_options
 from toolhub_service.cli.terminal.output import explaining
 
 EventReader: TypeAlias = Callable[[event_pb2.EventFilter], Iterable[event_pb2.Event]]
@@ -57,7 +57,7 @@ def opened_log(options: Mapping[str, Any]) -> Iterator[EventReader]:
         with explaining(OfflineRefused):
             yield _file_reader(options)
         return
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         yield lambda where: events(connection, where)
 
 

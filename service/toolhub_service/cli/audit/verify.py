@@ -11,7 +11,7 @@ import click
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub_service.cli.audit.opened_log import log_options
 from toolhub_service.cli.config import read_settings
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     count_text,
@@ -87,7 +87,7 @@ def verify(
     if settings is not None:
         answer = _verify_files(settings)
     else:
-        with connected_by(options) as connection:
+        with connect_by_options(options) as connection:
             answer = connection.call(connection.audit.VerifyAudit, pb.VerifyAuditRequest())
     if wants_json(as_json):
         print_json({"ok": answer.ok, **message_as_json(answer)})

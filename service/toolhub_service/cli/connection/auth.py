@@ -10,7 +10,7 @@ import click
 
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.connection.chosen_context import ContextKey
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     explaining,
@@ -43,7 +43,7 @@ def whoami(as_json: bool, **options: Any) -> None:
     """
     from toolhub.v1 import tool_service_pb2 as pb
 
-    with connected_by(options) as hub:
+    with connect_by_options(options) as hub:
         answer = hub.call(hub.tools.GetServerInfo, pb.GetServerInfoRequest(storage=True))
     key = options["api_key"]
     used = key if isinstance(key, ContextKey) else None

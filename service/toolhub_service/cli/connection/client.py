@@ -34,7 +34,7 @@ from toolhub_service.cli.connection.hub_options import (
     Given,
     plain,
 )
-from toolhub_service.cli.connection.lost_answers import Sent, answer_lost, is_lost, lost_text
+from toolhub_service.cli.connection.lost_answers import Sent, is_lost, lost_answer, lost_text
 from toolhub_service.cli.terminal.output import EXIT_REFUSED, note
 from toolhub_service.guards.foreign_text import on_one_line
 
@@ -260,7 +260,7 @@ def connect(hub: Endpoint, credential: Credential = None, timeout_s: float = ANS
         channel.close()
 
 
-def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
+def connect_by_options(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
     """Open the connection that a command's options describe; `options` may hold others, too."""
     return connect(endpoint_of(options), options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
 
@@ -379,7 +379,7 @@ def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickEx
     code, details, reason = status_of(error)
     details = on_one_line(details)
     if is_lost(code, details, reason) and connection.sent.changes:
-        return answer_lost(hub.address, connection.sent, error)
+        return lost_answer(hub.address, connection.sent, error)
     if is_lost(code, details, reason) and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
         text = f"{lost_text(hub.address, code)} Nothing was changed by this command: run it again."
     elif code is grpc.StatusCode.UNAVAILABLE and not reason:

@@ -77,7 +77,7 @@ def lost_text(address: str, code: grpc.StatusCode) -> str:
     return f"The connection to {address} broke before the answer came."
 
 
-def answer_lost(address: str, sent: Sent, error: grpc.RpcError) -> AnswerLost:
+def lost_answer(address: str, sent: Sent, error: grpc.RpcError) -> AnswerLost:
     """Return what may have been done, and the commands that tell whether it was."""
     call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
     metadata = call.initial_metadata() or ()

@@ -11,9 +11,9 @@ from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub_service.cli.call import request_fields, request_options, show_error, show_result
 from toolhub_service.cli.completion import complete_argument, complete_job, complete_tool
-from toolhub_service.cli.connection.client import HubRefused, address_options, connected_by, connection_options
+from toolhub_service.cli.connection.client import HubRefused, address_options, connect_by_options, connection_options
 from toolhub_service.cli.jobs.job_watch import FINAL_STATES, full_job_id, get_job
-from toolhub_service.cli.jobs.listing import how_to_approve, line, print_job, print_jobs, state_of, styled_state
+from toolhub_service.cli.jobs.listing import how_to_approve, line, print_job, print_jobs, state_of, style_state
 from toolhub_service.cli.jobs.watch import WaitingBar, follow, watch_to_the_end
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
@@ -65,7 +65,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
       toolhub jobs submit core/fs.copy source=a.txt destination=b.txt --key copy-1 --timeout 600
       id=$(toolhub jobs submit core/util.time.now -o name)
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = pb.SubmitJobRequest(**request_fields(connection, tool, arguments, options))
         if options["job_timeout_s"] is not None:
             request.context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
@@ -82,7 +82,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
 
 def _show_submitted(job: job_pb2.Job) -> None:
     """Print the job and what the submitter can do next."""
-    print_line(job.job_id, "  ", styled_state(job.status))
+    print_line(job.job_id, "  ", style_state(job.status))
     if job.status.HasField("error"):
         show_error(job.status.error)
         return
@@ -144,7 +144,7 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
       toolhub jobs list --state open --tool 'core/fs.*'
       toolhub jobs list --state failed --state lost --all -o json
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found, total = connection.newest(connection.jobs.ListJobs, _filter(options), "jobs", None if is_all else limit)
     if wants_json(as_json):
         print_json({"jobs": [message_as_json(job) for job in found], "totalSize": total})
@@ -169,7 +169,7 @@ def show(job_id: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub jobs show job_019a7c41d2e05b7a3d41c6e0
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         print_answer(get_job(connection, full_job_id(connection, job_id)), as_json, print_job)
 
 
@@ -188,7 +188,7 @@ def watch(job_id: str, as_json: bool, **options: Any) -> None:
       toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0
       toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0 -o json | jq -r .state
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         job = get_job(connection, full_job_id(connection, job_id))
         watch_to_the_end(connection, job, as_json=wants_json(as_json))
 
@@ -206,7 +206,7 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
       toolhub jobs result job_019a7c41d2e05b7a3d41c6e0
       toolhub jobs result job_019a7c41d2e05b7a3d41c6e0 --wait -o json | jq .result
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         job_id = full_job_id(connection, job_id)
         job = get_job(connection, job_id)
         status = job.status
@@ -235,7 +235,7 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
       toolhub jobs cancel job_019a7c41d2e05b7a3d41c6e0 --reason "the wrong file"
       toolhub jobs cancel job_019a7c41d2e05b7a3d41c6e0 --wait
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         job_id = full_job_id(connection, job_id)
         request = pb.CancelJobRequest(job_id=job_id, reason=reason)
         status = connection.call(connection.jobs.CancelJob, request).status

@@ -39,14 +39,14 @@ def state_of(status: job_pb2.JobStatus) -> str:
     return enum_name(status, "state")
 
 
-def styled_state(status: job_pb2.JobStatus, width: int = 0) -> Escaped:
+def style_state(status: job_pb2.JobStatus, width: int = 0) -> Escaped:
     state = state_of(status)
     return style(state.ljust(width), fg=_COLOURS.get(state), bold=True)
 
 
 def line(status: job_pb2.JobStatus, progress: str = "") -> Escaped:
     """Return one status of a job as a line."""
-    begin = join_parts(f"{status.at.ToDatetime():%H:%M:%S}  ", styled_state(status, _STATE_COLUMNS if progress else 0))
+    begin = join_parts(f"{status.at.ToDatetime():%H:%M:%S}  ", style_state(status, _STATE_COLUMNS if progress else 0))
     return join_parts(begin, "  ", progress) if progress else begin
 
 
@@ -61,7 +61,7 @@ def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
 def print_job(job: job_pb2.Job) -> None:
     """Print one job, with its result when it has ended."""
     print_line(style(f"{job.job_id}  ", bold=True), nl=False)
-    print_line(styled_state(job.status))
+    print_line(style_state(job.status))
     print_pairs((name, value) for name, value in _facts(job) if value)
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
         for words in how_to_approve(job.approval_id):

@@ -9,7 +9,7 @@ import click
 
 from toolhub_service.cli.call import call, request_options
 from toolhub_service.cli.completion import complete_skill
-from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
 from toolhub_service.cli.terminal.output import (
     count_text,
     enum_name,
@@ -40,7 +40,7 @@ def list_skills(as_json: bool, **options: Any) -> None:
       toolhub skills list
       toolhub skills list -o json | jq -r '.skills[].name'
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found, denied = _skills(connection)
         remarks = _remarks(connection)
     if wants_json(as_json):
@@ -86,7 +86,7 @@ def run(context: click.Context, /, name: str, arguments: tuple[str, ...], **opti
       toolhub skills run word-count text='how many words are these'
       toolhub skills run pdf-forms resource=references/fields.md
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         tool = _tool_of(*_skills(connection), name)
     context.invoke(call, tool=tool, arguments=arguments, **options)
 

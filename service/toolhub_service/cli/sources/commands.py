@@ -13,7 +13,7 @@ import grpc
 from toolhub.v1 import credential_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.cli.completion import complete_source
-from toolhub_service.cli.connection.client import Connection, HubRefused, connected_by, connection_options
+from toolhub_service.cli.connection.client import Connection, HubRefused, connect_by_options, connection_options
 from toolhub_service.cli.credentials import granted_scopes, log_in, login_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.sources.adding import add
@@ -211,7 +211,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
       toolhub sources list
       toolhub sources list -o json | jq -r '.sources[] | select(.state == "SOURCE_STATE_DOWN") | .source'
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found = _list_sources(connection)
     if wants_json(as_json):
         print_json({"sources": [message_as_json(status) for status in found]})
@@ -234,7 +234,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub sources show github
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         status = _find_status(_list_sources(connection), name)
     print_answer(status, as_json, print_source)
 
@@ -253,7 +253,7 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
       toolhub sources refresh
       toolhub sources refresh github files --timeout 120
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found: list[Status] = []
         for status in _refresh_sources(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
             found.append(status)
@@ -282,7 +282,7 @@ def login(name: str, no_browser: bool, paste: bool, **options: Any) -> None:
     Example:
       toolhub sources login crm
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         _refresh(connection, CORE_NAMESPACE)  # a source that was just added is in the hub's file only
         kept = log_in(connection, name, opens_browser=not (no_browser or paste), paste=paste, for_source=True)
         note(f"Logged in{granted_scopes(kept)}. The tools of {name} are read with this login.")
@@ -300,7 +300,7 @@ def logout(name: str, **options: Any) -> None:
     Example:
       toolhub sources logout crm
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         request = credential_service_pb2.RevokeCredentialRequest(source=name, of_source=True)
         answer = connection.call(connection.credentials.RevokeCredential, request)
     note(f"Removed{' and revoked at its authorization server' if answer.revoked_upstream else ''}.")

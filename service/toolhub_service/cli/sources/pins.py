@@ -12,7 +12,7 @@ import click
 from toolhub.v1 import approval_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.cli.completion import complete_pinned, complete_source
-from toolhub_service.cli.connection.client import Connection, HubRefused, connected_by, connection_options
+from toolhub_service.cli.connection.client import Connection, HubRefused, connect_by_options, connection_options
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     count_of_total,
@@ -191,7 +191,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
     names = () if _EVERY in states else states
     numbers = [pin_pb2.PinState.Value(f"PIN_STATE_{name.upper()}") for name in names]
     where = pb.ListPinsRequest(source=source, tool=tool, states=numbers)
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found, total = connection.newest(connection.registry.ListPins, where, "pins", count)
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in found], "totalSize": total})
@@ -217,7 +217,7 @@ def diff(tool: str, digest: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub pins diff github/create_issue
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         pin = pin_of(connection, tool, digest)
     print_answer(pin, as_json, print_pin)
 
@@ -245,7 +245,7 @@ def accept(
       toolhub pins accept github/create_issue --digest 3f9a51c07be2 -m "reviewed in the change of Tuesday"
       toolhub pins accept --all --source github
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         pending = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         # The newest pin of each tool: accepting an older one afterwards would replace the newest.
         found = list({pin.tool: pin for pin in reversed(pending)}.values())
@@ -271,7 +271,7 @@ def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_j
       toolhub pins reject github/create_issue -m "it asks for the whole conversation"
       toolhub pins reject --all --source github
     """
-    with connected_by(options) as connection:
+    with connect_by_options(options) as connection:
         found = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         _decide(connection, found, approval_pb2.DECISION_REJECT, comment, as_json)
 

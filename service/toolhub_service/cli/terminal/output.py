@@ -341,11 +341,11 @@ def print_quoted(text: str) -> None:
 
     Runs of empty lines and of spaces are shown as their number: they would push what follows out of sight.
     """
-    for line in quoted_lines(text, None if is_whole() else columns()):
+    for line in quote_lines(text, None if is_whole() else columns()):
         print_line(line)
 
 
-def quoted_lines(text: str, width: int | None) -> Iterator[str]:
+def quote_lines(text: str, width: int | None) -> Iterator[str]:
     """Yield the lines of `print_quoted`, of at most `width` columns each."""
     room = None if width is None else max(width - len(_QUOTE), _LAST_COLUMN_MIN)
     shown = _LONG_SPACES.sub(lambda run: f" ⟨{len(run.group()):,} spaces⟩ ", escape_hidden(text.rstrip()))

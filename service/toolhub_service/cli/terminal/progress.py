@@ -51,7 +51,7 @@ class Pace:
         (from_s, first), (to_s, last) = self._reports[0], self._reports[-1]
         return (last - first) / (to_s - from_s) if to_s > from_s and last > first else None
 
-    def left_s(self, report: progress_pb2.Progress) -> float | None:
+    def remaining_s(self, report: progress_pb2.Progress) -> float | None:
         """Return seconds to the end: the tool's own estimate, else from the rate; None when unknown."""
         if report.HasField("eta"):
             return report.eta.ToMilliseconds() / 1_000
@@ -69,7 +69,7 @@ def amount(value: float, unit: str) -> str:
 
 def progress_text(report: progress_pb2.Progress, pace: Pace) -> str:
     """Return a report as text: done, rate, time left and the tool's message."""
-    rate, left_s = pace.rate, pace.left_s(report)
+    rate, left_s = pace.rate, pace.remaining_s(report)
     speed = "" if rate is None else f"{amount(rate, report.unit)}/s"
     left = f"{clock(left_s)} left" if left_s else ""
     return " · ".join(part for part in (percent(report), amount_done(report), speed, left, report.message) if part)

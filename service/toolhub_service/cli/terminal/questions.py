@@ -38,7 +38,7 @@ def ask(label: str, *, is_hidden: bool = False) -> str:
     tty.setcbreak(sys.stdin, termios.TCSADRAIN)
     try:
         print_line(label, ": ", err=True, nl=False)
-        return _typed_line(is_shown=not is_hidden)
+        return _read_typed_line(is_shown=not is_hidden)
     except KeyboardInterrupt:
         raise click.Abort from None
     finally:
@@ -53,7 +53,7 @@ def confirm(question: str) -> bool:
     return _ANSWERS[answer]
 
 
-def _typed_line(*, is_shown: bool) -> str:
+def _read_typed_line(*, is_shown: bool) -> str:
     typed = ""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     while (key := _read_byte()) not in _ENTER:

@@ -129,7 +129,7 @@ def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
 
 
-def refused_by_database(what: str, code: str = "") -> ToolFailure:
+def database_refusal(what: str, code: str = "") -> ToolFailure:
     """`what`: the database's own message about the statement."""
     text = excerpt(" ".join(what.split()), EXCERPT_CHARS).rstrip(".")
     shown = f" ({code})" if code else ""

@@ -33,15 +33,15 @@ from toolhub_service.tools.database.connection import (
     DescribedTable,
     Parameters,
     Row,
+    database_refusal,
     not_usable,
-    refused_by_database,
     row_too_large,
     too_slow,
     unreachable,
 )
 from toolhub_service.tools.database.postgres_catalog import describe_tables
 from toolhub_service.tools.database.postgres_role import check_role
-from toolhub_service.tools.database.postgres_touched import touched_besides, touched_by
+from toolhub_service.tools.database.postgres_touched import add_side_effects, resolve_statement
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -92,7 +92,7 @@ class PostgresDatabase:
                 _check_cost(await _plan_of(connection, statement, parameters), self.limits.max_cost)
             reading = PostgresReading(connection)
             await reading.declare(statement.text, parameters)
-            read, _ = await touched_by(connection, statement, self.terms)
+            read, _ = await resolve_statement(connection, statement, self.terms)
             accept(read)
             await reading.start()
             yield reading
@@ -102,12 +102,12 @@ class PostgresDatabase:
         try:
             async with self._session(deadline_s, writes=True) as connection:
                 plan = await _plan_of(connection, statement, parameters)
-                read, relations = await touched_by(connection, statement, self.terms, plan)
+                read, relations = await resolve_statement(connection, statement, self.terms, plan)
                 accept(read)
                 changed = (await _execute_prepared(connection, statement.text, bind_parameters(parameters))).rowcount
                 # Triggers and foreign keys that would wait for the COMMIT. Refused here, all of it is rolled back.
                 await connection.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
-                accept(await touched_besides(connection, read, relations))
+                accept(await add_side_effects(connection, read, relations))
                 # Between COMMIT and its answer it is unknown whether the server has committed.
                 is_committing = True
                 await connection.execute(b"COMMIT")
@@ -205,12 +205,12 @@ class PostgresDatabase:
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification() | errors.InvalidCatalogName():
                 return not_usable(self.terms.name, f"the server refuses user, password or database ({state})")
         if state == _WRONG_PARAMETERS or not (state or isinstance(error, errors.OperationalError)):
-            return refused_by_database(words or str(error), state)
+            return database_refusal(words or str(error), state)
         # The first two characters of a SQLSTATE are its class (PostgreSQL, Appendix A).
         if state[:2] in _NOT_THE_STATEMENT:
             return unreachable(self.terms.name, f"the server answered {state}" if state else "no connection")
         hint = str(getattr(diagnosis, "message_hint", None) or "")
-        return refused_by_database(f"{words} {hint}", state)
+        return database_refusal(f"{words} {hint}", state)
 
 
 async def _close_connection(connection: AsyncConnection[Any]) -> None:

@@ -87,7 +87,7 @@ class Relation(msgspec.Struct, frozen=True):
         return self.schema in _CATALOGS
 
 
-async def touched_by(
+async def resolve_statement(
     connection: AsyncConnection[Any], parsed: Statement, terms: DatabaseTerms, plan: Sequence[Any] = ()
 ) -> tuple[Statement, frozenset[int]]:
     """Return the statement as PostgreSQL reads it, and the numbers of its relations; `plan`: of a write, as EXPLAIN
@@ -111,9 +111,9 @@ async def touched_by(
     return read, frozenset(locks)
 
 
-async def touched_besides(connection: AsyncConnection[Any], read: Statement, before: frozenset[int]) -> Statement:
+async def add_side_effects(connection: AsyncConnection[Any], read: Statement, before: frozenset[int]) -> Statement:
     """Return the statement, which has run and is not committed, with what triggers, foreign keys, rules and functions
-    have touched besides; `before`: as `touched_by` returned it."""
+    have touched besides; `before`: as `resolve_statement` returned it."""
     locks = {oid: more for oid, more in await fetch_rows(connection, _LOCKS) if oid not in before}
     added = [each for each in await _relations(connection, locks) if not each.is_catalog]
     if not added:

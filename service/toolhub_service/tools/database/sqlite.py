@@ -39,8 +39,8 @@ from toolhub_service.tools.database.connection import (
     ForeignKey,
     Parameters,
     Row,
+    database_refusal,
     not_usable,
-    refused_by_database,
     row_too_large,
     too_slow,
     unreachable,
@@ -277,7 +277,7 @@ def _failure_of(
         return unreachable(name, "another program holds its lock")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
         return not_usable(name, "its file is no database that can be read")
-    return refused_by_database(str(error), getattr(error, "sqlite_errorname", ""))
+    return database_refusal(str(error), getattr(error, "sqlite_errorname", ""))
 
 
 def bind_parameters(parameters: Parameters) -> Any:

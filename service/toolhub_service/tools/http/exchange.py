@@ -29,7 +29,7 @@ from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
 from toolhub_service.tools.charsets import charset_of_body
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.http.host_credentials import HostCredentials, named_at, opened_as_caller
+from toolhub_service.tools.http.host_credentials import HostCredentials, credential_name_at, open_as_caller
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 # What HTTP tools make from a response: text, evidence, and failures for an error status or too large a body.
@@ -58,7 +58,7 @@ def more_bytes(max_bytes: int, *, by_policy: bool) -> str:
     return "raise maxBytes, or use core/http.downloadFile"
 
 
-def marked_text(answer: Answer, context: ToolContext) -> str:
+def mark_text(answer: Answer, context: ToolContext) -> str:
     """Return the text of a body; if it was truncated, with a marker at its end, `context.truncated` set, and evidence
     of why the rest was not kept."""
     text = text_of(answer.data, answer.response.header(b"content-type"), is_cut=answer.is_cut)
@@ -299,7 +299,7 @@ class HttpTool(Tool[Input, Output]):
     def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
         request = self.request(args)
         what = f"{request.method} {shown_url(parse_url(request.url))}"
-        if name := named_at(self._services.hosts, request.url):
+        if name := credential_name_at(self._services.hosts, request.url):
             what += f" as the caller is known to {name}"
         return (f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}.",)
 
@@ -325,7 +325,7 @@ class HttpTool(Tool[Input, Output]):
         fair_s = _ALMOST * self.default_timeout_ms / 1000
         hosts = self._services.hosts
         if hosts is not None:
-            return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
+            return open_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
     def _upstream_key(self, context: ToolContext) -> str:

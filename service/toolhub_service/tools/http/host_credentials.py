@@ -53,7 +53,7 @@ class HostCredentials(Protocol):
         """The host rejects the caller's credential, even after a refresh where refreshing is possible."""
 
 
-def named_at(hosts: HostCredentials | None, url: str) -> str:
+def credential_name_at(hosts: HostCredentials | None, url: str) -> str:
     """Return the name of the host whose credential a request to the URL carries; empty: none."""
     if hosts is None:
         return ""
@@ -64,7 +64,7 @@ def named_at(hosts: HostCredentials | None, url: str) -> str:
 
 
 @asynccontextmanager
-async def opened_as_caller(
+async def open_as_caller(
     client: EgressClient,
     hosts: HostCredentials,
     request: HttpRequest,
@@ -76,7 +76,7 @@ async def opened_as_caller(
     """Do the same as `EgressClient.open`, for the call's principal. A host answers 401 before anything has run: the
     request is sent once more if the credential can be renewed. Raises ToolFailure PERMISSION_DENIED too."""
     egress = context.constraints.egress
-    name = named_at(hosts, request.url)
+    name = credential_name_at(hosts, request.url)
     principal = context.call.principal if name and context.call is not None else None
     used = await hosts.of(principal, name) if principal is not None else None
     if principal is None or used is None:

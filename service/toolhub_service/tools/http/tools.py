@@ -50,7 +50,7 @@ from toolhub_service.tools.http.exchange import (
     fetch_request,
     head_of,
     headers_with_type,
-    marked_text,
+    mark_text,
     note_passing,
     prove_exchange,
     refuse_body,
@@ -183,7 +183,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         answer = await self._to_http_answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
             **head_of(answer.response, context),
-            body=marked_text(answer, context),
+            body=mark_text(answer, context),
             bytes=len(answer.data),
             truncated=answer.is_cut,
         )
@@ -333,7 +333,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
         answer = await self._to_http_answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
             **head_of(answer.response, context),
-            text=marked_text(answer, context),
+            text=mark_text(answer, context),
             bytes=len(answer.data),
             truncated=answer.is_cut,
         )

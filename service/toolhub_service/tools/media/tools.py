@@ -223,10 +223,10 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             taken = partial(_copy_attachment, context, path, names[index], folder / str(index))
             copies.append(await to_thread(taken))
         for index, artifact_id in enumerate(args.artifact_ids, len(copies)):
-            copies.append(await self._taken_artifact(artifact_id, channel, folder / str(index), context))
+            copies.append(await self._take_artifact(artifact_id, channel, folder / str(index), context))
         return copies
 
-    async def _taken_artifact(self, id: str, channel: MediaChannel, path: Path, context: ToolContext) -> _Copy:
+    async def _take_artifact(self, id: str, channel: MediaChannel, path: Path, context: ToolContext) -> _Copy:
         if context.artifact_service is None:
             raise refuse(ErrorKind.NOT_FOUND, "The hub keeps no artifacts. Attach a file of the workspace.")
         artifact = await context.artifact_service.open(context.principal_id, id)

@@ -103,7 +103,7 @@ def no_syntax(text: str, line: int, column: int) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
 
 
-def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
+def type_failure(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
     """Return one violation per diagnostic; the message contains the first."""
     try:
         found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]

@@ -36,7 +36,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
-from toolhub_service.tools.programs.bounds import Printed, ProgramLimits, failure_of_exception, ill_typed, no_syntax
+from toolhub_service.tools.programs.bounds import Printed, ProgramLimits, failure_of_exception, no_syntax, type_failure
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -147,7 +147,7 @@ class Interpreter:
         import pydantic_monty as monty
 
         pool = self._pool or await self._open()
-        key = _checked_key(program)
+        key = _key_of_checked(program)
         is_checked = program.is_checked and key not in self._checked
         try:
             async with pool.checkout(**self._terms(program, host, is_checked=is_checked)) as session:
@@ -163,7 +163,7 @@ class Interpreter:
                 self._note_checked(key)
                 return Ended(await _drive(snapshot, host, _call_names(program)))
         except monty.MontyTypingError as wrong:
-            raise ill_typed(wrong.display(), program.near) from wrong
+            raise type_failure(wrong.display(), program.near) from wrong
         except monty.MontySyntaxError as wrong:
             frame = next(iter(wrong.traceback()), None)
             line, column = (frame.line, frame.column) if frame else (0, 0)
@@ -377,7 +377,7 @@ def _modules_without_import(program: Program) -> list[str]:
     return [module for module in program.modules if module not in words]
 
 
-def _checked_key(program: Program) -> bytes:
+def _key_of_checked(program: Program) -> bytes:
     # Includes the stubs: the same code may be invalid once a tool has another schema.
     digest = sha256(program.code.encode("utf-8", "surrogatepass"))
     for module, stubs in sorted(program.stubs.items()):

@@ -33,7 +33,7 @@ class Ballast:
         except OSError:
             return 0
 
-    def held_of(self, folder: Path) -> int:
+    def bytes_on_disk_of(self, folder: Path) -> int:
         """Return what it holds of the disk of that folder."""
         size_bytes = self.size_bytes
         try:

@@ -48,7 +48,7 @@ class DiskRoom:
         """Return the free bytes of the disk, the ballast among them, and how many of them are the reserve. Raises
         OSError."""
         free_bytes, reserve_bytes = self._ask()
-        return free_bytes + (0 if self._ballast is None else self._ballast.held_of(self.folder)), reserve_bytes
+        return free_bytes + (0 if self._ballast is None else self._ballast.bytes_on_disk_of(self.folder)), reserve_bytes
 
     def adjust(self) -> None:
         """Take the ballast on this disk, or give it back to the hub's own records when they need it."""

@@ -100,7 +100,7 @@ def growth_of(account: WorkspaceAccount) -> Growth:
         return refuse_over_bound(StorageKind.WORKSPACES, use.bound, use.used_bytes, used_bytes - use.used_bytes)
 
     return Growth(
-        account.recounted_bytes,
+        account.recount_bytes,
         account.room,
         began_bytes=use.used_bytes,
         max_bytes=use.bound.max_bytes,

@@ -183,7 +183,7 @@ class WorkspaceAccount:
         """Walk the account's folders within seconds, because a program may have written there."""
         self._usage.recount_soon(self.name)
 
-    def recounted_bytes(self, stop: threading.Event | None = None) -> int:
+    def recount_bytes(self, stop: threading.Event | None = None) -> int:
         """Walk the account's folders now, in the calling thread; store and return what they use."""
         return self._usage.recount(self.name, stop).used_bytes
 
@@ -242,11 +242,11 @@ class WorkspaceUsage:
     def use_of(self, account: WorkspaceAccount) -> StorageUse:
         return use_of(StorageKind.WORKSPACES, account.used_bytes, self._terms(account))
 
-    def used_of(self, principal: str) -> int:
+    def bytes_of_principal(self, principal: str) -> int:
         """Return what the principal uses; where all share one workspace, what all use."""
         return self.account(principal, workspace_folder_name(principal)).used_bytes
 
-    def used_by(self, owners: Owners) -> int:
+    def bytes_of_owners(self, owners: Owners) -> int:
         """Return what all those principals together use."""
         return sum(count.used_bytes for count in self.counters.all().values() if owners(count.principal))
 
@@ -259,7 +259,7 @@ class WorkspaceUsage:
             return None
         total = self._tenants.get(tenancy.name)
         if total is None or total.tenancy != tenancy:  # or its policy names other principals by now
-            total = self._tenants[tenancy.name] = _TenantTotal(tenancy, self.used_by(tenancy.holds))
+            total = self._tenants[tenancy.name] = _TenantTotal(tenancy, self.bytes_of_owners(tenancy.holds))
         if total.used_bytes + size_bytes > most:
             bound = Bound(TENANT_LIMIT, most)
             raise refuse_over_bound(StorageKind.WORKSPACES, bound, total.used_bytes, size_bytes, tenancy.name)

@@ -31,7 +31,7 @@ from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.http.exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
-from toolhub_service.tools.http.host_credentials import opened_as_caller
+from toolhub_service.tools.http.host_credentials import open_as_caller
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.web.page_reader import PageReader, PageReading, RawPage
 
@@ -186,7 +186,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         hosts = self._services.hosts
         fair_s = _ALMOST * _DEFAULT_TIMEOUT_MS / 1000
         if hosts is not None:
-            return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
+            return open_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
     async def _fetch_page(self, url: str, args: In, context: ToolContext) -> tuple[RawPage, HttpResponse]:

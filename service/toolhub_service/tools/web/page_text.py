@@ -11,7 +11,7 @@ import re
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-from toolhub_service.tools.charsets import canonical, charset_of_mark, declared_within
+from toolhub_service.tools.charsets import canonical, charset_of_mark, charsets_declared_in
 
 LINKS_MAX = 200
 _LINK_TEXT_CHARS = 200
@@ -184,7 +184,7 @@ def decode_page(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
     """
     if marked := charset_of_mark(data):
         return data.decode(marked, "replace"), marked.removesuffix("-sig")
-    names = [canonical(name) for name in (declared, *declared_within(data)) if name]
+    names = [canonical(name) for name in (declared, *charsets_declared_in(data)) if name]
     # Non-ASCII text that is valid UTF-8 is UTF-8: a single-byte charset fits any data, even by mistake.
     if not data.isascii() and names and names[0] != "utf-8" and not _is_multibyte(names[0]):
         names.insert(0, "utf-8")

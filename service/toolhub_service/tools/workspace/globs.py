@@ -41,7 +41,7 @@ def _glob_to_re2(pattern: str) -> str:
         elif part == "}" or (part == "," and not braces):
             out.append(re2.escape(part))
             continue
-        out.append(_SPELLED.get(part) or _spelled_other(part))
+        out.append(_SPELLED.get(part) or _other_spelling(part))
     if braces:
         raise _unreadable()
     return "".join(out)
@@ -63,7 +63,7 @@ def _next_part(pattern: str, at: int) -> tuple[str, int]:
     return pattern[at], at + 1
 
 
-def _spelled_other(part: str) -> str:
+def _other_spelling(part: str) -> str:
     if len(part) == 1:
         return str(re2.escape(part))
     negated = part[1] == "!"

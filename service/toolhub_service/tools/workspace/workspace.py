@@ -309,10 +309,10 @@ class Workspace:
         if relative == ".":
             raise refuse(ErrorKind.INVALID_INPUT, "This is the workspace itself. Name a file or folder inside it.")
         above, _, name = relative.rpartition("/")
-        opened = self._open_made(above or ".") if mkdirp else self._opening(self._root, above or ".", O_FOLDER)
+        opened = self._open_new(above or ".") if mkdirp else self._opening(self._root, above or ".", O_FOLDER)
         return opened, name
 
-    def _open_made(self, relative: str) -> int:
+    def _open_new(self, relative: str) -> int:
         """Return a descriptor of the folder; missing folders are created, outermost first."""
         try:
             return self._opening(self._root, relative, O_FOLDER)

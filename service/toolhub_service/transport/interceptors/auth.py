@@ -26,7 +26,7 @@ from toolhub_service.identity.api_keys import KEY_PREFIX, KeyRefused, KnownKeys,
 from toolhub_service.identity.token import TokenRefused, principal_of
 from toolhub_service.identity.tokens import KeysNeeded, Tokens
 from toolhub_service.telemetry.counters import Count, SharedCount
-from toolhub_service.transport.interceptors.policy import check_kept, roles_used
+from toolhub_service.transport.interceptors.policy import check_roles_kept, roles_used
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
 
@@ -82,7 +82,7 @@ class StreamRights:
             return
         # A policy describes a principal once, so another object means another policy.
         if principal is not None and principal is not self._caller.principal:
-            check_kept(self._method, principal, self._roles)
+            check_roles_kept(self._method, principal, self._roles)
             if principal.tenancy != self._caller.principal.tenancy:  # the stream was opened for the earlier tenant
                 message = f"The tenant of {principal.id}, or what it sees, is another since the stream was opened."
                 raise RpcFailure(Reason.ROLE_MISSING, f"{message} Open it again.")
@@ -119,7 +119,7 @@ class AuthLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
         """Return, for a stream, the rights to check at each message. Raises KeysNeeded too: then call
-        `entered_again`."""
+        `enter_again`."""
         if self._needs_tls_1_3 and list(context.auth_context().get("ssl_tls_version", ())) != [b"TLSv1.3"]:
             message = "The connection has an older version of TLS than this hub takes: connect with TLS 1.3."
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
@@ -175,7 +175,7 @@ class AuthLayer(Layer):
 _WAITS_MAX: Final = 3
 
 
-async def entered_again(needed: KeysNeeded, enter: Callable[[ServicerContext], Any], context: ServicerContext) -> Any:
+async def enter_again(needed: KeysNeeded, enter: Callable[[ServicerContext], Any], context: ServicerContext) -> Any:
     """Return what `enter` returns, once the keys of a token's issuer have been fetched."""
     for _ in range(_WAITS_MAX):
         await needed.wait()
@@ -203,7 +203,7 @@ class InsecureLocal(msgspec.Struct, frozen=True):
     advice: str = ""
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        if ("authorization" in metadata or "x-api-key" in metadata) and presented_in(metadata):
+        if ("authorization" in metadata or "x-api-key" in metadata) and credential_in(metadata):
             return None  # a credential that was sent is checked, never ignored
         return self.describe(LOCAL)
 
@@ -224,7 +224,7 @@ class ApiKeys:
         self._issuers = issuers
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        presented = presented_in(metadata)
+        presented = credential_in(metadata)
         if not presented:
             return None
         try:
@@ -288,7 +288,7 @@ def _of_token(refused: TokenRefused) -> RpcFailure:
     return RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem, **named})
 
 
-def presented_in(metadata: Mapping[str, str | bytes]) -> str:
+def credential_in(metadata: Mapping[str, str | bytes]) -> str:
     """Return the credential that was sent, if any; one of another scheme unchanged, so that it is refused and not
     overlooked."""
     sent = metadata.get("authorization", "")
@@ -340,7 +340,7 @@ class AccessLayer(Layer):
 
 def public_key_id(metadata: Mapping[str, str | bytes]) -> str:
     """Return the public part of the API key that was sent; empty when there is none."""
-    found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
+    found = _KEY_ID.fullmatch(key_id_of(credential_in(metadata)))
     return found.group() if found else ""
 
 

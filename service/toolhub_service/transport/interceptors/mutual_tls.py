@@ -14,7 +14,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.identity.spiffe import Peer, Peers, trust_domain_of
 from toolhub_service.identity.xfcc import HEADER, XfccInvalid, last_element
-from toolhub_service.transport.interceptors.auth import DescribePrincipal, presented_in
+from toolhub_service.transport.interceptors.auth import DescribePrincipal, credential_in
 from toolhub_service.transport.rpc import ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
@@ -57,7 +57,7 @@ class ClientCertificates:
         self._proxies = proxies
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        if presented_in(metadata):
+        if credential_in(metadata):
             return None
         chain = chain_of(context)
         if not chain:
@@ -115,7 +115,7 @@ class ForwardedCertificates:
         if not chain or not self._proxies.has(self._peers.peer(chain)):
             self._ignored(context.peer())
             return None
-        if presented_in(metadata):
+        if credential_in(metadata):
             return None
         sent = [value for name, value in context.invocation_metadata() or () if name == HEADER]
         if len(sent) != 1:

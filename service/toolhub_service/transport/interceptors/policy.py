@@ -71,7 +71,7 @@ def roles_used(method: Method, principal: Principal) -> frozenset[Role]:
     return (ALSO_FOR.get(method.path, _NOBODY) | {role}) & principal.roles if role else _NOBODY
 
 
-def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> None:
+def check_roles_kept(method: Method, principal: Principal, used: frozenset[Role]) -> None:
     """For a stream that was opened with the roles `used`: raises RpcFailure when one of them has been withdrawn."""
     check_role(method, principal)
     if lost := used - principal.roles:

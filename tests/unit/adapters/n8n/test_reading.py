@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures import load_json
 from tests.unit.adapters.n8n.n8n_harness import redact
-from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
+from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_id_in, read
 from toolhub_service.adapters.n8n.client import Reply, message_of, quote_foreign
 from toolhub_service.adapters.n8n.execution import (
     AnswerNotKept,
@@ -88,9 +88,9 @@ class TestRecordedExecutions:
         named = {one["label"]: one for one in _recorded("POST /webhook/")}
         for label, expected in (("immediate with id expr", "6"), ("wait respond", "7"), ("async 202", "15")):
             answer = _answer(named[label])
-            assert execution_named(answer, read(answer).value, "/executionId") == expected
+            assert execution_id_in(answer, read(answer).value, "/executionId") == expected
         header = _answer(named["wait respond"])
-        assert execution_named(header, {}, "/nowhere") == "7"
+        assert execution_id_in(header, {}, "/nowhere") == "7"
 
     def test_failures_are_distinguished_by_kind(self) -> None:
         named = {one["label"]: _answer(one) for one in _recorded("POST /webhook/")}

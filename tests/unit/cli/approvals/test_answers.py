@@ -14,7 +14,7 @@ from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
 from tests.unit.cli.approvals.test_approvals import cli, typed
 from tests.unit.runtime.approvals.question_harness import QuestionHarness, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
-from toolhub_service.cli.approvals.commands import given_answer
+from toolhub_service.cli.approvals.commands import parse_answer
 from toolhub_service.cli.approvals.view import describe_field
 from toolhub_service.domain.approval import ApprovalState
 
@@ -105,5 +105,5 @@ def test_field_is_described_in_a_line(name: str, declared: Any, expected: str) -
 
 def test_two_answers_are_wrong_usage() -> None:
     with pytest.raises(click.UsageError):
-        given_answer(["a=1"], "{}", {})
-    assert given_answer([], "", {}) == b""
+        parse_answer(["a=1"], "{}", {})
+    assert parse_answer([], "", {}) == b""

@@ -16,7 +16,7 @@ from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceServicer, add_AuditServiceServicer_to_server
-from toolhub_service.cli.audit.following import followed_events
+from toolhub_service.cli.audit.following import follow_events
 from toolhub_service.cli.connection.client import Connection
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -54,7 +54,7 @@ def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
 def test_a_tail_resumes_after_the_last_event_at_the_hubs_delay() -> None:
     hub, pauses, lost = ScriptedHub([[1, 2], [], [3]]), list[float](), list[float]()
     with serving(hub) as connection:
-        events = followed_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)
+        events = follow_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)
         assert [event.sequence for event in islice(events, 3)] == [1, 2, 3]
     assert hub.asked_after == ["", "after-2", "after-2"]
     assert pauses == lost
@@ -64,8 +64,6 @@ def test_a_tail_resumes_after_the_last_event_at_the_hubs_delay() -> None:
 def test_a_refusal_is_reported_at_once() -> None:
     with serving(ScriptedHub([], refuses=True)) as connection, pytest.raises(grpc.RpcError) as refused:
         next(
-            followed_events(
-                connection, event_pb2.EventFilter(), pause=lambda _: pytest.fail("a refusal was waited for")
-            )
+            follow_events(connection, event_pb2.EventFilter(), pause=lambda _: pytest.fail("a refusal was waited for"))
         )
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -205,7 +205,7 @@ def test_one_report_or_reports_of_one_moment_make_no_rate() -> None:
 def test_stalled_work_has_no_rate_and_no_estimated_end() -> None:
     pace = paced((0.0, 5), (5.0, 5))
     assert pace.rate is None
-    assert pace.left_s(report(5, 10)) is None
+    assert pace.remaining_s(report(5, 10)) is None
 
 
 def test_rate_is_that_of_the_last_ten_seconds() -> None:
@@ -227,11 +227,11 @@ def test_work_that_was_held_up_begins_a_new_rate() -> None:
 
 def test_time_left_is_the_tools_guess_before_ours() -> None:
     pace = paced((0.0, 0), (1.0, 10))
-    assert pace.left_s(report(10, 110)) == 10.0
+    assert pace.remaining_s(report(10, 110)) == 10.0
     guessed = report(10, 110)
     guessed.eta.FromMilliseconds(2_500)
-    assert pace.left_s(guessed) == 2.5
-    assert pace.left_s(report(10)) is None
+    assert pace.remaining_s(guessed) == 2.5
+    assert pace.remaining_s(report(10)) is None
 
 
 def test_a_report_is_shown_in_one_line() -> None:

@@ -23,7 +23,7 @@ from toolhub_service.egress.client import HttpRequest
 from toolhub_service.egress.hiding import MaskedPieces
 from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.guards.urls import ParsedUrl
-from toolhub_service.tools.http.host_credentials import opened_as_caller
+from toolhub_service.tools.http.host_credentials import open_as_caller
 
 
 class ShownCredential(NamedTuple):
@@ -79,7 +79,7 @@ async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run
         request = HttpRequest(server.url(target), "POST", body=b"{}")
         client, deadline_s = clients(FixedResolver(default=("127.0.0.1",))), context.deadline_s
         try:
-            async with opened_as_caller(client, hosts, request, context, deadline_s=deadline_s) as given:
+            async with open_as_caller(client, hosts, request, context, deadline_s=deadline_s) as given:
                 came.append(given.status)
         except ToolFailure as failure:
             came.append(failure.error.message)
@@ -101,7 +101,7 @@ async def test_a_caller_cannot_send_the_header_of_its_credential_in_any_spelling
         request = HttpRequest("https://api.example/", headers=((field, "another's"),))
         client = clients(FixedResolver())
         with pytest.raises(ToolFailure) as refused:
-            async with opened_as_caller(client, CredentialsByKey(), request, context, deadline_s=context.deadline_s):
+            async with open_as_caller(client, CredentialsByKey(), request, context, deadline_s=context.deadline_s):
                 pass
     assert "Leave out the header" in refused.value.error.message
 

@@ -63,16 +63,16 @@ def test_files_count_in_whole_blocks(size_bytes: int, blocks: int) -> None:
 def test_counts_follow_writes_replacements_moves_and_deletions(tmp_path: Path) -> None:
     usage = usage_in(tmp_path)
     with opened(usage, tmp_path) as workspace:
-        assert usage.used_of("ann") == EMPTY
+        assert usage.bytes_of_principal("ann") == EMPTY
         put(workspace, "a/b/file", 10_000)
-        assert usage.used_of("ann") == EMPTY + 2 * BLOCK_BYTES + 3 * BLOCK_BYTES
+        assert usage.bytes_of_principal("ann") == EMPTY + 2 * BLOCK_BYTES + 3 * BLOCK_BYTES
         put(workspace, "a/b/file", 1, overwrite=True)
-        assert usage.used_of("ann") == EMPTY + 3 * BLOCK_BYTES
+        assert usage.bytes_of_principal("ann") == EMPTY + 3 * BLOCK_BYTES
         put(workspace, "other", 5_000)
         workspace.rename("other", "a/b/file", overwrite=True)
-        assert usage.used_of("ann") == EMPTY + 2 * BLOCK_BYTES + 2 * BLOCK_BYTES
+        assert usage.bytes_of_principal("ann") == EMPTY + 2 * BLOCK_BYTES + 2 * BLOCK_BYTES
         workspace.remove("a", recursive=True)
-        assert usage.used_of("ann") == EMPTY
+        assert usage.bytes_of_principal("ann") == EMPTY
     assert usage.refresh(0.0)["ann"].used_bytes == EMPTY
 
 
@@ -82,12 +82,12 @@ def test_a_draft_that_is_not_kept_is_not_counted(tmp_path: Path) -> None:
         with suppress(RuntimeError), workspace.write_atomic("a") as draft:
             draft.write(b"x" * 100_000)
             raise RuntimeError
-        assert usage.used_of("ann") == EMPTY
+        assert usage.bytes_of_principal("ann") == EMPTY
         put(workspace, "taken", 10)
-        before = usage.used_of("ann")
+        before = usage.bytes_of_principal("ann")
         with pytest.raises(ToolFailure):
             put(workspace, "taken", 10)
-        assert usage.used_of("ann") == before
+        assert usage.bytes_of_principal("ann") == before
 
 
 def test_a_bound_refuses_before_the_bytes_are_written(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_threads_and_processes_count_together(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(grow, range(4)))
     assert [other.wait(60) for other in others] == [0, 0]
-    assert usage.used_of("ann") == (4 * 250 + 2 * 500) * BLOCK_BYTES
+    assert usage.bytes_of_principal("ann") == (4 * 250 + 2 * 500) * BLOCK_BYTES
 
 
 def test_a_recount_finds_what_a_program_wrote_and_follows_no_link(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_counting_goes_on_where_the_counters_cannot_be_written(tmp_path: Path) -
     usage = usage_in(tmp_path, with_quota(workspace=10 * BLOCK_BYTES))
     account = usage.account("ann", "ann")
     account.grow(9 * BLOCK_BYTES)
-    assert usage.used_of("ann") == 9 * BLOCK_BYTES
+    assert usage.bytes_of_principal("ann") == 9 * BLOCK_BYTES
     with pytest.raises(ToolFailure):
         account.grow(2 * BLOCK_BYTES)
     account.shrink(5 * BLOCK_BYTES)
@@ -179,9 +179,9 @@ def test_a_damaged_counter_counts_as_none_and_is_healed_by_a_recount(tmp_path: P
     usage = usage_in(tmp_path)
     with opened(usage, tmp_path) as workspace:
         put(workspace, "a", 5_000)
-        counted = usage.used_of("ann")
+        counted = usage.bytes_of_principal("ann")
         (tmp_path / "counters" / "ann").write_bytes(b"\xff")
-        assert usage.used_of("ann") == 0
+        assert usage.bytes_of_principal("ann") == 0
         put(workspace, "b", 10)
     assert usage.refresh(3_600.0)["ann"].used_bytes == counted + BLOCK_BYTES
 
@@ -191,7 +191,7 @@ def test_a_workspace_that_all_share_has_one_account(tmp_path: Path) -> None:
     usage.account("ann", "").grow(6 * BLOCK_BYTES)
     with pytest.raises(ToolFailure):
         usage.account("bob", "").grow(6 * BLOCK_BYTES)
-    assert usage.used_of("bob") == 6 * BLOCK_BYTES
+    assert usage.bytes_of_principal("bob") == 6 * BLOCK_BYTES
     assert list(usage.counters.all()) == [SHARED]
 
 

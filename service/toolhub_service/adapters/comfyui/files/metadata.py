@@ -218,9 +218,9 @@ class JpegFilter:
             return at + 2
         if marker < 0xC0 or 0xD0 <= marker <= 0xD8:
             raise DamagedImage  # a marker without a length, or the beginning of another image
-        return self._sized_segment(marker, data, at, out)
+        return self._take_segment(marker, data, at, out)
 
-    def _sized_segment(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
+    def _take_segment(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
         """Process a segment with a length, once enough of it has arrived to decide."""
         size = int.from_bytes(data[at + 2 : at + 4], "big")
         seen = at + 4 + min(max(size - 2, 0), _SEEN_BYTES)

@@ -103,7 +103,7 @@ class Questions:
         self.state, self.answers, self.earlier_answers = None, {}, dict(self.given_answers)
         return True
 
-    def take_relayed(self, result: JsonObject) -> JsonObject:
+    def take_requests(self, result: JsonObject) -> JsonObject:
         """Return the server's requests, to be answered by the client that makes the call (`set_answers`). Raises
         ToolFailure."""
         requests = self._requests_in(result)

@@ -52,5 +52,5 @@ class TaskQuestions(Questions):
         """Return whether a server of 2025-11-25 may ask; where it may not, the capability was not declared."""
         return self._elicitation not in ("decline", "refuse") and not self._is_too_often()
 
-    def mark_answered(self, answers: dict[str, JsonValue]) -> None:
+    def note_answers(self, answers: dict[str, JsonValue]) -> None:
         self._answered.update(answers)
