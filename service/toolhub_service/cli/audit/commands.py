@@ -89,14 +89,16 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     if follow and is_offline(options):
         raise click.UsageError("--follow needs a running hub: leave out --data-dir and --config.")
     where = filter_of(options)
-    with opened_log(options) as read:
-        found = newest(read, where, count)
-    _print_events(found, as_json)
-    if not found and not follow and not wants_json(as_json):
-        footnote("No event matches.")
-    if follow:
-        with connect_by_options(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            _print_events(follow_events(connection, where, disconnected=note_outage), as_json)
+    # Ctrl-C is how following ends, also between what was there and what is new.
+    with suppress(*([KeyboardInterrupt] if follow else [])):
+        with opened_log(options) as read:
+            found = newest(read, where, count)
+        _print_events(found, as_json)
+        if not found and not follow and not wants_json(as_json):
+            footnote("No event matches.")
+        if follow:
+            with connect_by_options(options) as connection:
+                _print_events(follow_events(connection, where, disconnected=note_outage), as_json)
 
 
 @audit.command()
