@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -112,9 +113,12 @@ async def running(
 async def broken_audit_logs(replicas: Sequence[Replica]) -> list[str]:
     """What `toolhub audit verify` says of each stopped replica whose chain is not whole."""
     reports = []
+    # Without those that set the chaos, which are no settings of a hub.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOOLHUB_")}
     for replica in replicas:
         verifying = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(replica.folder)),
+            env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
