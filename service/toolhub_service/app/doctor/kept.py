@@ -129,10 +129,10 @@ def _audit_log(paths: Paths) -> Iterator[Finding]:
         except sqlite3.Error as damaged:
             yield fail(_AUDIT, f"{paths.audit}: {damaged}", _RESTORE)
             return
-        yield _verified(found, finding.text)
+        yield _report_verified(found, finding.text)
 
 
-def _verified(found: RecentVerified, file: str) -> Finding:
+def _report_verified(found: RecentVerified, file: str) -> Finding:
     count = found.verification.events_checked
     events = f"{count:,} event{'' if count == 1 else 's'}"
     if found.verification.faults:

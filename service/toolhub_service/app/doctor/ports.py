@@ -212,7 +212,7 @@ def _must_have(
 ) -> Finding:
     """Return a failure in the words of the start when the address cannot be bound, and who holds it."""
     try:
-        found = _bound(port, is_ours)
+        found = _report_bound_port(port, is_ours)
     except OSError:
         reason, remedy = reason_and_remedy(start_refusal(refused(port.address), settings))
         return fail(port.name, f"{reason}{_held_by(host_and_port(port.setting, port.address)[1])}", remedy)
@@ -278,13 +278,13 @@ def _has_our_id(settings: Settings, certificate: bytes | None) -> bool:
 def _may_have(port: _Port, is_ours: Callable[[str, int], bool]) -> Finding:
     """Return a warning when the address cannot be bound: a hub starts without it."""
     try:
-        return _bound(port, is_ours)
+        return _report_bound_port(port, is_ours)
     except OSError as taken:
         text = f"{port.address}: {taken.strerror}{_held_by(host_and_port(port.setting, port.address)[1])}"
         return warn(port.name, text, "If that is not your hub, stop what listens there or choose another port.")
 
 
-def _bound(port: _Port, is_ours: Callable[[str, int], bool]) -> Finding:
+def _report_bound_port(port: _Port, is_ours: Callable[[str, int], bool]) -> Finding:
     """Try to bind the address. Raises OSError when it is not free, and not held by this hub either."""
     try:
         host, number = host_and_port(port.setting, port.address)

@@ -22,7 +22,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
         sources = SourcesFile(path, required=bool(settings.sources.file)).load().sources
     except SettingsInvalid:  # keeps the hub from starting
         return
-    yield from _unprefixed(settings, sources)
+    yield from _check_unprefixed(settings, sources)
     if not sources:
         yield ok("sources", "none besides the hub itself; `toolhub sources add --help` shows how to add some")
         return
@@ -39,7 +39,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     yield ok("sources", f"{whole} of {len(lacking)} have what they need;{off} {advice}")
 
 
-def _unprefixed(settings: Settings, sources: Collection[str]) -> Iterator[Finding]:
+def _check_unprefixed(settings: Settings, sources: Collection[str]) -> Iterator[Finding]:
     """Yield names in server.mcp.unprefixed_sources that match nothing."""
     known = {*sources, *settings.tools.trusted_namespaces, "core", "*"}
     for name in settings.server.mcp.unprefixed_sources:
@@ -66,7 +66,7 @@ def missing_for(source: Source, settings: Settings) -> Iterator[str]:
             yield f"{place}: {missing}"
 
 
-def unbounded(source: Source) -> Iterator[str]:
+def find_unbounded(source: Source) -> Iterator[str]:
     """Yield which of its tools accept any path of the machine, one sentence each: `toolhub sources check` refuses
     them."""
     yield from kind_of(source).unbounded(source)

@@ -134,7 +134,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
       toolhub sources check
       toolhub sources check memory
     """
-    from toolhub_service.app.doctor.sources import missing_for, unbounded
+    from toolhub_service.app.doctor.sources import find_unbounded, missing_for
     from toolhub_service.app.files.sources_file import NAME, SourcesFile
     from toolhub_service.app.kinds import kind_of
     from toolhub_service.settings.loading import SettingsInvalid
@@ -155,7 +155,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
         raise click.ClickException(f"There is no source {what!r} in {path}. {_advice(read_text(path), what)}")
     found = {what: found[what]} if is_name else found
     missing = {name: list(missing_for(source, settings)) for name, source in found.items()}
-    is_bounded = not any(problem for source in found.values() for problem in unbounded(source))
+    is_bounded = not any(problem for source in found.values() for problem in find_unbounded(source))
     if wants_json(as_json):
         print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
         sys.exit(0 if is_bounded else EXIT_REFUSED)
