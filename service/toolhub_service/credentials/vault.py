@@ -243,7 +243,7 @@ class Vault:
 
     async def set_header(self, principal: Principal, source: str, value: str) -> StoredCredential:
         """Store the caller's value, replacing an earlier one. Raises HubFailure, ToolFailure."""
-        terms = self._terms(principal, source, CredentialKind.HEADER)
+        terms = self._terms_of_source(principal, source, CredentialKind.HEADER)
         secret = value.strip()
         problem = _problem_of(terms, secret)
         if problem:
@@ -293,7 +293,7 @@ class Vault:
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
         return stored
 
-    def _terms(self, principal: Principal, source: str, kind: CredentialKind) -> PerUserTerms:
+    def _terms_of_source(self, principal: Principal, source: str, kind: CredentialKind) -> PerUserTerms:
         terms = self._sources.get(source) if principal.may_know_source(source) else None
         if terms is None:
             message = f"The source `{source}` takes no credentials of its callers: it is not configured, or has no "
@@ -312,7 +312,7 @@ class Vault:
 
     def _login_terms(self, principal: Principal, source: str, *, for_source: bool) -> PerUserTerms:
         if not for_source:
-            return self._terms(principal, source, CredentialKind.OAUTH)
+            return self._terms_of_source(principal, source, CredentialKind.OAUTH)
         terms = self._logins.get(source) if _may_know(principal, login_key(source)) else None
         if terms is None:
             message = (

@@ -80,12 +80,12 @@ class Peers:
             if len(self._found) >= _REMEMBERED:
                 # The oldest is dropped: clients with ever new certificates cannot grow this.
                 self._found.pop(next(iter(self._found)))
-            found = self._found[chain] = self._read(chain)
+            found = self._found[chain] = self._read_peer(chain)
         if found.end_s <= self._now_s() and found.sha256:  # an unreadable one has its own problem
             return Peer("", found.end_s, problem="The certificate of the connection has expired: connect again.")
         return found
 
-    def _read(self, chain: Sequence[bytes]) -> Peer:
+    def _read_peer(self, chain: Sequence[bytes]) -> Peer:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding
 

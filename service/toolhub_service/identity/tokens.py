@@ -108,7 +108,7 @@ class Tokens:
         digest = hashlib.sha256(token[: TOKEN_MAX_CHARS + 1].encode("utf-8", "surrogatepass")).digest()
         known = self._verified.get(digest)
         if known is None or not known.holds(self._clock.unix_ms() / 1_000):
-            known = self._check(token)
+            known = self._verify_token(token)
             # Only valid tokens are stored, so that nobody without one can displace the others.
             while len(self._verified) >= _VERIFIED_MAX:
                 del self._verified[next(iter(self._verified))]
@@ -124,7 +124,7 @@ class Tokens:
             raise TokenRefused("issuer", "The issuer of the token (`iss`) is none that this hub accepts.")
         return keys
 
-    def _check(self, token: str) -> Verified:
+    def _verify_token(self, token: str) -> Verified:
         parsed = parse(token)
         issuer = self._issuer_of(parsed)
         try:

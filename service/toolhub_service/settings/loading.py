@@ -109,7 +109,7 @@ class Setting:
 
 def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings:
     """Return the settings. Raises SettingsInvalid."""
-    data = _read(file) if file else {}
+    data = _read_settings_file(file) if file else {}
     given = dict(_from_environment(environment))
     for path, value in given.items():
         _put(data, path, value)
@@ -156,7 +156,7 @@ def _walk(section: type[msgspec.Struct], above: tuple[str, ...]) -> Iterator[Set
         )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_settings_file(file: Path) -> dict[str, Any]:
     try:
         data = load_as_written(file.read_text(encoding="utf-8"))
     except OSError as missing:

@@ -45,7 +45,7 @@ from toolhub_service.transport.interceptors.mutual_tls import (
 
 def issuer_terms(settings: Settings) -> list[IssuerTerms]:
     """Return the terms. Raises ListenRefused for a URL from which no key may be fetched."""
-    return [_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
+    return [_issuer_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
 
 
 def check_credentials(settings: Settings) -> list[IssuerTerms]:
@@ -125,7 +125,7 @@ def describe(policy: LivePolicy) -> Callable[[str], Principal]:
     return policy.principal
 
 
-def _terms(issuer: Issuer, jwt: Jwt) -> IssuerTerms:
+def _issuer_terms(issuer: Issuer, jwt: Jwt) -> IssuerTerms:
     try:
         check_url("issuer", issuer.issuer)
         if issuer.jwks_url:

@@ -204,7 +204,7 @@ class SourceRuntime:
         if wrong:
             self._mark_broken(name, entry, wrong)
         else:
-            self._open(name, entry)
+            self._make_source(name, entry)
 
     async def _load_kind(self, kind: SourceKind[Any]) -> str:
         """Load the opener of a kind; return why it cannot be loaded, empty when it was."""
@@ -248,7 +248,7 @@ class SourceRuntime:
             return None
         return HiddenPaths(own_files(self.deps.settings), Confinement(self.deps.paths.bubblewrap).bubblewrap)
 
-    def _open(self, name: str, entry: Source) -> None:
+    def _make_source(self, name: str, entry: Source) -> None:
         try:
             opened = self._openers[kind_of(entry).kind].open(name, entry)
             self.sources.add(

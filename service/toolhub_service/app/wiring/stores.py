@@ -76,7 +76,7 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
     async def start(self) -> None:
         """Start all or none. Raises ToolFailure or HubFailure with a message for the operator."""
         async with AsyncExitStack() as on_refusal:
-            for each in self._all():
+            for each in self._in_start_order():
                 # Before it starts: one that fails half-way has something to close, too.
                 on_refusal.push_async_callback(each.close)
                 await each.start()
@@ -84,10 +84,10 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
 
     async def close(self) -> None:
         async with AsyncExitStack() as last_first:
-            for each in self._all():
+            for each in self._in_start_order():
                 last_first.push_async_callback(each.close)
 
-    def _all(self) -> Sequence[Opened]:
+    def _in_start_order(self) -> Sequence[Opened]:
         # Shared files and links are first, so that they are started first and closed last. Keys and counts have nothing
         # of their own to start or close.
         return (

@@ -87,17 +87,17 @@ def open_keyring(path: Path, *, create: bool) -> Keyring:
                 f"The audit key {path} is missing, yet events exist that it sealed. Put it back, or move them away."
             )
             raise HubFailure(StartReason.AUDIT_KEY_MISSING, message)
-        _write(path, [secrets.token_bytes(KEY_BYTES)], replace=False)
-    return Keyring(_read(path))
+        _write_keys(path, [secrets.token_bytes(KEY_BYTES)], replace=False)
+    return Keyring(_read_keys(path))
 
 
 def rotate(path: Path) -> Keyring:
     """Add a key, which signs from now on; the old ones stay to verify what they signed."""
-    _write(path, [*_read(path), secrets.token_bytes(KEY_BYTES)], replace=True)
-    return Keyring(_read(path))
+    _write_keys(path, [*_read_keys(path), secrets.token_bytes(KEY_BYTES)], replace=True)
+    return Keyring(_read_keys(path))
 
 
-def _read(path: Path) -> list[bytes]:
+def _read_keys(path: Path) -> list[bytes]:
     if path.stat().st_mode & 0o077:
         message = (
             f"The audit key {path} can be read by others. Set its mode to 600, then run `toolhub audit rotate-key`."
@@ -117,7 +117,7 @@ def _read(path: Path) -> list[bytes]:
     return keys
 
 
-def _write(path: Path, keys: Sequence[bytes], *, replace: bool) -> None:
+def _write_keys(path: Path, keys: Sequence[bytes], *, replace: bool) -> None:
     """Write the file whole or not at all; when several workers make the first key at once, one of them wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)

@@ -104,7 +104,7 @@ class ChainedAuditLog:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self._keyring, checkpoints = await asyncio.to_thread(self._open)
+            self._keyring, checkpoints = await asyncio.to_thread(self._open_chain)
         except self.events.errors as error:
             raise _log_failure("disk") from error
         self._chain = Chain(self.writer, self._keyring)
@@ -120,7 +120,7 @@ class ChainedAuditLog:
         )
         self._group.start()
 
-    def _open(self) -> tuple[Keyring, CheckpointFile]:
+    def _open_chain(self) -> tuple[Keyring, CheckpointFile]:
         names = (self.events, self._checkpoint_path, self._key_path)
         with closing(self.events.open(create=self._begin or not has_begun(*names))) as table:
             lines = read_lines(self._checkpoint_path)  # before the events: each is stored before a line attests it

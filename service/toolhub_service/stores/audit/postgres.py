@@ -219,7 +219,7 @@ class PostgresEventTable(OldEvents):
             self._make_tables()
         with suppress(psycopg.Error):  # a role without the right to make it leaves it to another hub, or to an operator
             index_postgres(self._connection)
-        self._events.note_row(self._all(_LAST_ROW)[0][0])
+        self._events.note_row(self._fetch_all(_LAST_ROW)[0][0])
 
     def _make_tables(self) -> None:
         with self._connection.transaction():
@@ -236,14 +236,14 @@ class PostgresEventTable(OldEvents):
                     self._connection.execute(statement)
 
     def is_empty(self) -> bool:
-        return not self._all("SELECT 1 FROM audit_events LIMIT 1")
+        return not self._fetch_all("SELECT 1 FROM audit_events LIMIT 1")
 
     def insert(self, rows: list[Row]) -> None:
         """Insert the rows. Raises IntegrityError when another writer's rows have their keys."""
         columns = [list(column) for column in zip(*rows, strict=True)]
-        ((inserted, last_row),) = self._all(_INSERT, [orjson.dumps(column).decode() for column in columns])
+        ((inserted, last_row),) = self._fetch_all(_INSERT, [orjson.dumps(column).decode() for column in columns])
         if inserted < len(rows):
-            ((same, last_row),) = self._all(_SAME, (columns[0], columns[1], columns[10]))
+            ((same, last_row),) = self._fetch_all(_SAME, (columns[0], columns[1], columns[10]))
             if same < len(rows):
                 raise psycopg.IntegrityError("other events stand in this writer's chain")
         self._events.note_row(last_row)
@@ -253,13 +253,13 @@ class PostgresEventTable(OldEvents):
         if not count:
             return
         own = "SELECT count(*), min(sequence), max(sequence) FROM audit_events WHERE writer = %s"
-        tag = self._all("SELECT mac FROM audit_events WHERE writer = %s AND sequence = %s", (writer, count))
-        check_chain(writer, count, head, self._all(own, (writer,))[0], tag[0][0] if tag else None)
+        tag = self._fetch_all("SELECT mac FROM audit_events WHERE writer = %s AND sequence = %s", (writer, count))
+        check_chain(writer, count, head, self._fetch_all(own, (writer,))[0], tag[0][0] if tag else None)
 
     def _check_tables(self) -> None:
-        if missing := self._all(_MISSING):
+        if missing := self._fetch_all(_MISSING):
             raise tampering_error(f"The table {missing[0][0]} of the audit log is missing in PostgreSQL")
-        if foreign := self._all(_TRIGGERS):
+        if foreign := self._fetch_all(_TRIGGERS):
             raise tampering_error(
                 f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made"
             )
@@ -278,7 +278,7 @@ class PostgresEventTable(OldEvents):
         )
 
     def ends(self) -> Sequence[tuple[Any, Any]]:
-        return self._all(_ENDS)
+        return self._fetch_all(_ENDS)
 
     def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
         with self._connection.transaction(), self._connection.cursor(name="beyond") as cursor:
@@ -289,7 +289,7 @@ class PostgresEventTable(OldEvents):
         return self._do("DELETE FROM audit_events WHERE writer = %s AND sequence <= %s", (writer, sequence)).rowcount
 
     def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
-        rows = self._all(_NEWS, (after_row, limit))
+        rows = self._fetch_all(_NEWS, (after_row, limit))
         if rows:
             self._events.note_row(rows[-1][0])
         return rows
@@ -297,7 +297,7 @@ class PostgresEventTable(OldEvents):
     def close(self) -> None:
         self._connection.close()
 
-    def _all(self, statement: LiteralString, parameters: Any = ()) -> list[Any]:
+    def _fetch_all(self, statement: LiteralString, parameters: Any = ()) -> list[Any]:
         return self._do(statement, parameters).fetchall()
 
     def _do(self, statement: LiteralString, parameters: Any = ()) -> psycopg.Cursor:

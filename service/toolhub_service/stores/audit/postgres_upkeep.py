@@ -82,20 +82,20 @@ class OldEvents(ABC):
     """Part of `EventTable`."""
 
     @abstractmethod
-    def _all(self, statement: LiteralString, parameters: Any = ()) -> list[Any]: ...
+    def _fetch_all(self, statement: LiteralString, parameters: Any = ()) -> list[Any]: ...
 
     def old_ends(self, before_unix_ms: int, limit: int, max_row: int | None = None) -> Sequence[tuple[str, int, str]]:
         ends: list[tuple[str, int, str]] = []
-        for (writer,) in self._all(_OLD_WRITERS, (before_unix_ms,)):
+        for (writer,) in self._fetch_all(_OLD_WRITERS, (before_unix_ms,)):
             terms = {"writer": writer, "until": self.first_of(writer) + limit, "before": before_unix_ms}
             terms["max_row"] = _ROW_MAX if max_row is None else max_row
-            ends += [(writer, *end) for end in self._all(_OLD_END, terms)]
+            ends += [(writer, *end) for end in self._fetch_all(_OLD_END, terms)]
         return ends
 
     def first_of(self, writer: str) -> int:
-        ((first,),) = self._all("SELECT min(sequence) FROM audit_events WHERE writer = %s", (writer,))
+        ((first,),) = self._fetch_all("SELECT min(sequence) FROM audit_events WHERE writer = %s", (writer,))
         return 1 if first is None else int(first)
 
     def tag_at(self, row: int) -> str | None:
-        found = self._all("SELECT mac FROM audit_events WHERE arrival = %s", (row,))
+        found = self._fetch_all("SELECT mac FROM audit_events WHERE arrival = %s", (row,))
         return str(found[0][0]) if found else None

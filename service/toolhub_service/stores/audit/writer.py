@@ -191,7 +191,7 @@ class GroupWriter:
                 if table is None:
                     table = self._events.open(create=False)  # a log that was removed is never silently made anew
                     self._checked_at_s = 0.0
-                self._check(table)
+                self._check_log(table)
                 self._commit(table)
                 self._attest(table)
                 self._tidy(table)
@@ -241,7 +241,7 @@ class GroupWriter:
         if not (self._urgent or self._closing):
             self._wake.wait(self._timing.linger_s)
 
-    def _check(self, table: EventTable) -> None:
+    def _check_log(self, table: EventTable) -> None:
         """Check, at intervals and after each opening, that the log is unchanged."""
         if time.monotonic() >= self._checked_at_s + self._events.check_s:
             self._checkpoints.check()

@@ -174,7 +174,7 @@ class DiskBlobs:
 
     async def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
         """Yield chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR."""
-        descriptor = await to_thread(lambda _: self._open(sha256))
+        descriptor = await to_thread(lambda _: self._open_blob(sha256))
         try:
             at, end = offset_bytes, offset_bytes + limit_bytes if limit_bytes else None
             while end is None or at < end:
@@ -234,7 +234,7 @@ class DiskBlobs:
 
     # File operations
 
-    def _open(self, sha256: str) -> int:
+    def _open_blob(self, sha256: str) -> int:
         if not _SHA256.fullmatch(sha256):
             raise no_such_blob()
         with as_tool_failures():

@@ -88,7 +88,7 @@ class PostgresKeys:
 
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
         terms = {
-            **self._terms(key, record.owner),
+            **self._parameters_of(key, record.owner),
             **self._max,
             "principal": hashlib.sha256(dumps([key.principal])).digest(),
             "expires": record.expires_at_unix_ms,
@@ -112,10 +112,10 @@ class PostgresKeys:
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
         kept = encode_result(result)
         terms = {"result": kept, "expires": expires_at_unix_ms, "size": _RECORD_BYTES + len(kept)}
-        return bool(await self._writer.run(_SETTLE, self._terms(key, owner) | terms))
+        return bool(await self._writer.run(_SETTLE, self._parameters_of(key, owner) | terms))
 
     async def release(self, key: EffectKey, owner: str) -> bool:
-        return bool(await self._writer.run(_RELEASE, self._terms(key, owner)))
+        return bool(await self._writer.run(_RELEASE, self._parameters_of(key, owner)))
 
     async def wait_for_end(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ class PostgresKeys:
         name = _digest(key).hex()
         while True:
             news = self._awaited.setdefault(name, asyncio.Event())
-            _, rows = await self._link.execute(_AWAIT, self._terms(key, owner))
+            _, rows = await self._link.execute(_AWAIT, self._parameters_of(key, owner))
             if not rows:
                 return True
             expires_s = loop.time() + rows[0][0] / 1_000
@@ -134,7 +134,7 @@ class PostgresKeys:
                 if until_s <= expires_s:
                     return False
 
-    def _terms(self, key: EffectKey, owner: str) -> dict[str, Any]:
+    def _parameters_of(self, key: EffectKey, owner: str) -> dict[str, Any]:
         now_unix_ms = None if self._clock is None else self._clock.unix_ms()
         return {"key": _digest(key), "owner": owner, "now": now_unix_ms, "channel": self._link.channel("keys")}
 

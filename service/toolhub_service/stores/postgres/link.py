@@ -136,7 +136,7 @@ class PostgresLink:
     ) -> tuple[list[Any], int]:
         """Return rows of `kept`, a SELECT from the table, newest first and after the cursor; and how many match in
         all."""
-        terms, values = await self._terms(table, where)
+        terms, values = await self._where_clause(table, where)
         ((found,),) = await self.rows(f"SELECT count(*) FROM {table} WHERE {terms}", *values)  # noqa: S608 — fixed names
         if after is not None:
             terms += f" AND ({', '.join(order)}) < ({', '.join(['%s'] * len(order))})"
@@ -144,7 +144,7 @@ class PostgresLink:
         newest_first = ", ".join(f"{column} DESC" for column in order)
         return await self.rows(f"{kept} WHERE {terms} ORDER BY {newest_first} LIMIT %s", *values, max(0, limit)), found
 
-    async def _terms(self, table: str, where: Where) -> tuple[str, list[Any]]:
+    async def _where_clause(self, table: str, where: Where) -> tuple[str, list[Any]]:
         """Return a WHERE clause with its parameters."""
         equals = {column: value for column, value in where.equals.items() if value}
         among = {column: [*map(escape_text, values)] for column, values in where.among.items() if values}

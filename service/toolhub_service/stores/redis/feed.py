@@ -53,7 +53,11 @@ class RedisFeed:
         """Start reading; on return nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._following is None or self._following.done():
             reading = stay_connected(
-                self._connection, self._read, self._on_break, self._randomness, connect_within_s=self._patience_s
+                self._connection,
+                self._follow_stream,
+                self._on_break,
+                self._randomness,
+                connect_within_s=self._patience_s,
             )
             self._following = asyncio.create_task(reading, name="redis-feed")
         try:
@@ -72,7 +76,7 @@ class RedisFeed:
     def _on_break(self, error: Exception) -> None:
         self._trouble = reason_of(error)
 
-    async def _read(self) -> None:
+    async def _follow_stream(self) -> None:
         self._last = await self._read_count()
         # A later connection: entries published between the two were not seen.
         if self._ready.is_set():

@@ -90,7 +90,7 @@ class RedisLink:
         """
         async with self._starting:
             if not self._is_checked:
-                _check(await self.run("INFO"))
+                _check_eviction(await self.run("INFO"))
                 self._is_checked = True
             await self._feed.start()
 
@@ -125,7 +125,7 @@ def _check_options(query: str) -> None:
         raise ValueError
 
 
-def _check(info: bytes) -> None:
+def _check_eviction(info: bytes) -> None:
     """Refuse a server that evicts keys: it would forget that an effect has happened."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     facts = {name: value for name, colon, value in lines if colon}

@@ -101,11 +101,11 @@ class Pipeline:
         self._trouble = ""
         self._stalled.clear()
         async with asyncio.TaskGroup() as both_ways:
-            both_ways.create_task(self._write())
-            both_ways.create_task(self._read())
+            both_ways.create_task(self._write_commands())
+            both_ways.create_task(self._read_answers())
             both_ways.create_task(self._watch())
 
-    async def _write(self) -> None:
+    async def _write_commands(self) -> None:
         while True:
             await self._called.wait()
             self._called.clear()
@@ -118,7 +118,7 @@ class Pipeline:
                 chunks.extend(entry.packed)
             await self._connection.send_packed_command(chunks, check_health=False)
 
-    async def _read(self) -> None:
+    async def _read_answers(self) -> None:
         while True:
             try:
                 answer = await self._connection.read_response(disable_decoding=True)

@@ -218,7 +218,7 @@ for at = names_first, #ARGV do
 end
 return found
 """)
-async def _read(link: ScriptRunner, *, names: Sequence[str]) -> Sequence[RecordParts]:
+async def _read_records(link: ScriptRunner, *, names: Sequence[str]) -> Sequence[RecordParts]:
     """Return the records of these names."""
 
 
@@ -302,7 +302,7 @@ class RecordScripts:
         lua = _lua_of(layout)
         self.create = _create.with_shared(lua)
         self.put = _put.with_shared(lua)
-        self.read = _read.with_shared(lua)
+        self.read = _read_records.with_shared(lua)
         self.read_list = _read_list.with_shared(lua)
         self.read_expired = _read_expired.with_shared(lua)
         self.forget = _forget.with_shared(lua)

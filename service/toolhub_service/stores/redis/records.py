@@ -71,14 +71,14 @@ class RedisRecords(Generic[R]):
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         cursor = None if after is None else (int(after[0]), " ".join(after[1:]))
         names, count = await self._pages.page(where, cursor, limit)
-        return await self._read(await self._scripts.read(self._link, names=names) if names else ()), count
+        return await self._decode_found(await self._scripts.read(self._link, names=names) if names else ()), count
 
     async def read_expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         name = "open" if self._table.ends else "expiry"
         found = await self._scripts.read_expired(
             self._link, list=f"{self._layout.kind}s:{name}", now_unix_ms=now_unix_ms, limit=limit
         )
-        return await self._read(found)
+        return await self._decode_found(found)
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         ended = f"{self._layout.kind}s:ended"
@@ -125,7 +125,7 @@ class RedisRecords(Generic[R]):
         name = " ".join(self._table.key_of(row))
         return StoredRecord(name, row.get("version", 0), self._table.encode(record), self._layout.fields(row))
 
-    async def _read(self, found: Iterable[Sequence[bytes | None]]) -> list[R]:
+    async def _decode_found(self, found: Iterable[Sequence[bytes | None]]) -> list[R]:
         """Return the records, without those that are gone."""
         kept = [_to_kept(parts) for parts in found if parts[2] is not None]
         return await asyncio.to_thread(readable, kept, self._table.read) if kept else []

@@ -61,12 +61,12 @@ class Feed(Generic[T]):
     def after_commits(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         own, self._own = self._own, []
         if foreign:
-            own = self._read(connection)
+            own = self._read_news(connection)
         else:
             self._row += len(own)
         return partial(_call_for_each, self._on_event, own) if own and self._on_event is not None else None
 
-    def _read(self, connection: sqlite3.Connection) -> list[T]:
+    def _read_news(self, connection: sqlite3.Connection) -> list[T]:
         news: list[T] = []
         last = self._row
         while rows := connection.execute(self._next, (last,)).fetchall():

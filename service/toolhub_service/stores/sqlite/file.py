@@ -128,7 +128,7 @@ class SqliteFile:
         """Return what `find` returns for one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._reading is None:
             raise unavailable(cause="closed")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, find)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_in_thread, find)
 
     def watch(self, watch: Watch) -> None:
         """Look for news, first at once, until `unwatch`; does nothing when closed."""
@@ -142,7 +142,7 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s, declared=self._declared)
 
-    def _read(self, find: Callable[[sqlite3.Connection], T]) -> T:
+    def _read_in_thread(self, find: Callable[[sqlite3.Connection], T]) -> T:
         """Run `find` in a reader's thread."""
         try:
             connection = self._reader()

@@ -96,7 +96,7 @@ class _Tables:
             return ()
         sql = "SELECT owner, size_bytes FROM memory_usage"
         where = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
-        return await (await self._open_file()).read(partial(_all, sql=sql + where[0], given=where[1]))
+        return await (await self._open_file()).read(partial(_read_rows, sql=sql + where[0], given=where[1]))
 
     async def remove(self, numbers: Collection[int]) -> int:
         removed = await (await self._open_file()).change(_REMOVE, tuple(numbers))
@@ -109,14 +109,16 @@ class _Tables:
         if not await self._is_there():
             return ()
         sql = "SELECT number FROM memory_items WHERE expires_at_unix_ms BETWEEN 1 AND ? LIMIT ?"
-        expired = partial(_all, sql=sql, given=(now_unix_ms, limit))
+        expired = partial(_read_rows, sql=sql, given=(now_unix_ms, limit))
         return [number for (number,) in await (await self._open_file()).read(expired)]
 
     async def tidy(self) -> None:
         began_s = time.monotonic()
         if began_s < self._tidy_after_s or not await self._is_there():
             return
-        ((removed,),) = await (await self._open_file()).read(partial(_all, sql="SELECT items FROM memory_removed"))
+        ((removed,),) = await (await self._open_file()).read(
+            partial(_read_rows, sql="SELECT items FROM memory_removed")
+        )
         if not removed:
             return
         try:
@@ -167,37 +169,37 @@ def _json(values: Collection[int]) -> str:
 # In a reader's thread
 
 
-def _all(connection: sqlite3.Connection, sql: str, given: Sequence[Any] = ()) -> list[Any]:
+def _read_rows(connection: sqlite3.Connection, sql: str, given: Sequence[Any] = ()) -> list[Any]:
     return connection.execute(sql, given).fetchall()
 
 
 def _number(connection: sqlite3.Connection, item_id: str) -> int:
-    rows = _all(connection, "SELECT number FROM memory_items WHERE item_id = ?", (item_id,))
+    rows = _read_rows(connection, "SELECT number FROM memory_items WHERE item_id = ?", (item_id,))
     return int(rows[0][0]) if rows else 0
 
 
 def _records(connection: sqlite3.Connection, numbers: Collection[int]) -> Mapping[int, bytes]:
     sql = "SELECT number, record FROM memory_items WHERE number IN (SELECT value FROM json_each(?))"
-    return dict(_all(connection, sql, (_json(numbers),)))
+    return dict(_read_rows(connection, sql, (_json(numbers),)))
 
 
 def _counts(connection: sqlite3.Connection, terms: Collection[Term]) -> Mapping[Term, int]:
     sql = "SELECT term, items FROM memory_terms WHERE term IN (SELECT value FROM json_each(?))"
-    return dict(_all(connection, sql, (_json(terms),)))
+    return dict(_read_rows(connection, sql, (_json(terms),)))
 
 
 def _newest(connection: sqlite3.Connection, wanted: Sequence[tuple[Term, int]], before: int) -> list[Posting]:
     sql = "SELECT term, number, weight FROM memory_postings WHERE term = ? AND number < ? ORDER BY number DESC LIMIT ?"
     postings: list[Posting] = []
     for term, most in wanted:
-        postings += _all(connection, sql, (term, before or 2**62, most))
+        postings += _read_rows(connection, sql, (term, before or 2**62, most))
     return postings
 
 
 def _among(connection: sqlite3.Connection, terms: Collection[Term], numbers: Collection[int]) -> list[Posting]:
     sql = """SELECT term, number, weight FROM json_each(?) AS t CROSS JOIN json_each(?) AS n
         CROSS JOIN memory_postings ON term = t.value AND number = n.value"""
-    return _all(connection, sql, (_json(terms), _json(numbers)))
+    return _read_rows(connection, sql, (_json(terms), _json(numbers)))
 
 
 _READS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -138,12 +138,12 @@ class SqliteJobs:
         await self._file.change(_BEATING, (runner, alive_until_unix_ms))
 
     async def find_unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
-        return await self._all(
+        return await self._read_jobs(
             _UNATTENDED, {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
         )
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
-        return await self._all(_AWAITING, (*(after or (-1, "")), limit))
+        return await self._read_jobs(_AWAITING, (*(after or (-1, "")), limit))
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return await self._file.read(
@@ -165,7 +165,7 @@ class SqliteJobs:
     async def close(self) -> None:
         self._feed.close()
 
-    async def _all(self, rest: str, parameters: Any) -> list[Job]:
+    async def _read_jobs(self, rest: str, parameters: Any) -> list[Job]:
         return await self._file.read(
             lambda connection: readable(connection.execute(_WHOLE + rest, parameters), decode_job)
         )
@@ -230,7 +230,7 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list
     entries: list[tuple[str, int, bytes]] = []
     for each in wanted:
         job, status = each.job, each.job.status
-        answer = _check(job, existing.get(job.job_id))
+        answer = _check_change(job, existing.get(job.job_id))
         answers.append(answer)
         if isinstance(answer, JobNews):
             entries.append(each.entry)
@@ -253,7 +253,7 @@ def _insert_jobs(connection: sqlite3.Connection, written: Sequence[_Written], on
         insert(connection, into, [[*each.row.values()] for each in written], on_conflict=on_conflict)
 
 
-def _check(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | Exception:
+def _check_change(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | Exception:
     if existing is None or existing[0] != job.version - 1:
         return False
     _, sequence, state = existing

@@ -25,7 +25,7 @@ def read_page(
 
     `rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor.
     """
-    matching, parameters = _terms(where)
+    matching, parameters = _where_clause(where)
     for column, passes in where.checked.items():
         if passes is None:
             continue
@@ -49,7 +49,7 @@ WITH RECURSIVE found AS (
 SELECT value FROM found WHERE value IS NOT NULL"""
 
 
-def _terms(where: Where) -> tuple[str, list[Any]]:
+def _where_clause(where: Where) -> tuple[str, list[Any]]:
     """Return the filter as a WHERE clause, and its parameters."""
     globs = {column: glob for column, glob in where.like.items() if any(sign in glob for sign in "*?[")}
     terms: list[tuple[str, Sequence[str]]] = [(f"matches_glob({column}, ?)", [glob]) for column, glob in globs.items()]
