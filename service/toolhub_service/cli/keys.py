@@ -80,11 +80,11 @@ class _Role(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if "," in str(value):
-            self.fail(f"one role at a time: {_repeated('--roles', str(value))}", param, ctx)
+            self.fail(f"one role at a time: {_advice_to_repeat('--roles', str(value))}", param, ctx)
         return super().convert(value, param, ctx)
 
 
-def _repeated(option: str, value: str) -> str:
+def _advice_to_repeat(option: str, value: str) -> str:
     return "repeat the option, " + " ".join(f"{option} {each.strip()}" for each in value.split(",") if each.strip())
 
 
@@ -173,7 +173,7 @@ def _read_properties(life_s: int | None, capabilities: tuple[str, ...], roles: t
 
     for glob in capabilities:
         if "," in glob:
-            raise click.UsageError(f"--capabilities takes one at a time: {_repeated('--capabilities', glob)}")
+            raise click.UsageError(f"--capabilities takes one at a time: {_advice_to_repeat('--capabilities', glob)}")
         if not re.fullmatch(r"[\x21-\x7e]{1,255}", glob):
             raise click.UsageError(f"--capabilities {glob!r}: write one such as read:fs, read:* or *.")
     if tenant and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", tenant):

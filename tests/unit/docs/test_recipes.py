@@ -73,7 +73,7 @@ from tests.hub import running_hub
 async def main():
     home = pathlib.Path({home!r})
     async with running_hub(home, policy={policy!r}) as hub:
-        await hub.hub.sourcing.sources.settled(timeout_s=60)
+        await hub.hub.sourcing.sources.wait_until_tried(timeout_s=60)
         result = await hub.invoke({tool!r}, json.loads({args!r}))
         print(result.result_json.decode() if result.ok else result.error)
 
