@@ -135,7 +135,7 @@ class CallsMade(Tool[CallsIn, CallsOut]):
 
     async def run(self, args: CallsIn, context: ToolContext) -> CallsOut:
         assert context.calls is not None
-        calls = context.calls().narrowed({tool for tool, _ in args.calls}, 100).durable()
+        calls = context.calls().restrict_to({tool for tool, _ in args.calls}, 100).durable()
         asked = [calls.invoke(tool, given, purpose="chaos") for tool, given in args.calls]
         results = [await each for each in asked[:-2]] + list(await asyncio.gather(*asked[-2:]))
         return CallsOut(answers=tuple("ok" if each.error is None else each.error.kind.value for each in results))

@@ -48,7 +48,7 @@ def kind(answer: ToolResult | Plan) -> ErrorKind | None:
 
 class InnerCallsSuite:
     async def test_any_kind_of_answer_comes_back(self, harness: ReplayHarness, calls: InnerCalls) -> None:
-        lent = calls.narrowed([EFFECT, NOW], 10)
+        lent = calls.restrict_to([EFFECT, NOW], 10)
         assert text_of(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
         assert kind(await lent.invoke(EFFECT, {"marker": 1}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
         assert kind(await lent.invoke(ASKED, {"marker": "b"}, purpose=WHY)) is ErrorKind.POLICY_DENIED
@@ -58,28 +58,28 @@ class InnerCallsSuite:
         assert harness.effect.done == ["a", "c", "d"]
 
     async def test_offered_tools_can_be_called(self, calls: InnerCalls) -> None:
-        names = [spec.name for spec in await calls.offered(lambda spec: spec.name.startswith("held/"))]
+        names = [spec.name for spec in await calls.offered_tools(lambda spec: spec.name.startswith("held/"))]
         assert names == sorted(names)
         assert {EFFECT, NOW, ASKED, NAP} < set(names)
         assert (calls.depth, calls.durable().depth) == (0, 0)
-        lent = calls.narrowed([NOW, "held/none"], 10)
-        only = await lent.offered(lambda _: True)
+        lent = calls.restrict_to([NOW, "held/none"], 10)
+        only = await lent.offered_tools(lambda _: True)
         assert [spec.name for spec in only] == [NOW]
 
     async def test_a_narrower_handle_is_part_of_the_wider_one(self, harness: ReplayHarness, calls: InnerCalls) -> None:
-        lent = calls.narrowed([EFFECT, NOW], 3)
-        within = lent.narrowed([EFFECT, ASKED], 100)
-        assert [spec.name for spec in await within.offered(lambda _: True)] == [EFFECT]
+        lent = calls.restrict_to([EFFECT, NOW], 3)
+        within = lent.restrict_to([EFFECT, ASKED], 100)
+        assert [spec.name for spec in await within.offered_tools(lambda _: True)] == [EFFECT]
         answers = [await within.invoke(EFFECT, {"marker": "m"}, purpose=WHY) for _ in range(4)]
         assert [kind(answer) for answer in answers] == [None, None, None, ErrorKind.BUDGET_EXCEEDED]
         assert kind(await lent.invoke(NOW, {"marker": "m"}, purpose=WHY)) is ErrorKind.BUDGET_EXCEEDED
-        assert kind(await calls.narrowed([NOW], 1).invoke(NOW, {"marker": "m"}, purpose=WHY)) is None
+        assert kind(await calls.restrict_to([NOW], 1).invoke(NOW, {"marker": "m"}, purpose=WHY)) is None
         assert len(harness.effect.done) == 3
 
     async def test_plans_show_what_would_happen_and_change_nothing(
         self, harness: ReplayHarness, calls: InnerCalls
     ) -> None:
-        lent = calls.narrowed([EFFECT, ASKED], 4)
+        lent = calls.restrict_to([EFFECT, ASKED], 4)
         for tool in (EFFECT, ASKED):
             plan = await lent.plan(tool, {"marker": "a"}, purpose=WHY)
             assert isinstance(plan, Plan)
@@ -91,4 +91,4 @@ class InnerCallsSuite:
 
     async def test_a_job_is_awaited(self, harness: ReplayHarness, calls: InnerCalls) -> None:
         harness.nap.may_end.set()
-        assert text_of(await calls.narrowed([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"
+        assert text_of(await calls.restrict_to([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"

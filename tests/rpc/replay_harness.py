@@ -122,7 +122,7 @@ class Script(Tool["Script.In", "Script.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         assert context.calls is not None
         self.runs += 1
-        calls = context.calls().narrowed(args.lent, args.max_calls).durable()
+        calls = context.calls().restrict_to(args.lent, args.max_calls).durable()
         answers: list[str] = []
         for step in args.steps:
             async with asyncio.TaskGroup() as group:

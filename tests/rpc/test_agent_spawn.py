@@ -96,7 +96,7 @@ class CallMaker(Tool["CallMaker.In", "CallMaker.Out"]):
         assert context.calls is not None
         calls = context.calls()
         self.depths.append(calls.depth)
-        result: ToolResult = await calls.narrowed(args.lent, 30).invoke(args.tool, args.args, purpose="a test")
+        result: ToolResult = await calls.restrict_to(args.lent, 30).invoke(args.tool, args.args, purpose="a test")
         if result.error is None:
             return self.Out(kind="ok")
         return self.Out(kind=result.error.kind.value, rule=str(result.error.details.get("rule_id", "")))

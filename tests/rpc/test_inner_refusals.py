@@ -85,7 +85,7 @@ class Questioner(Tool["Questioner.In", "Questioner.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         assert context.calls is not None
-        result = await context.calls().narrowed([args.tool], 1).invoke(args.tool, args.args, purpose="a test")
+        result = await context.calls().restrict_to([args.tool], 1).invoke(args.tool, args.args, purpose="a test")
         assert result.error is not None
         return self.Out(kind=result.error.kind.value, message=result.error.message)
 

@@ -133,7 +133,7 @@ class Inner(Tool["Inner.In", "Inner.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         assert context.calls is not None
         calls = context.calls()
-        result = await calls.narrowed((args.tool,), 5).invoke(args.tool, args.args, purpose="a test")
+        result = await calls.restrict_to((args.tool,), 5).invoke(args.tool, args.args, purpose="a test")
         value = result.value if isinstance(result.value, dict) else None
         return self.Out(kind=result.error.kind.value if result.error else "", value=value)
 

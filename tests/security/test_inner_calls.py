@@ -36,7 +36,7 @@ class CallsItself(Tool["CallsItself.In", TextOutput]):
         assert context.calls is not None
         handle = context.calls()
         if handle.depth < 4:
-            handle = handle.narrowed([LOOP], 10_000)
+            handle = handle.restrict_to([LOOP], 10_000)
         asked = {"count": args.count + args.step, "step": args.step}
         return TextOutput(text=f"> {text_of(await handle.invoke(LOOP, asked, purpose='for ever'))}")
 

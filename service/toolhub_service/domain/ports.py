@@ -275,10 +275,10 @@ class InnerCalls(Protocol):
     def depth(self) -> int:
         """Number of calls above the running one: 0 where a caller made it."""
 
-    async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
+    async def offered_tools(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
         """Return those of the wanted tools that may be called, as far as that does not depend on arguments, by name."""
 
-    def narrowed(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
+    def restrict_to(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
         """Return the same restricted to these tools (full names), without those that may not be called, and to at most
         this many calls. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too deep."""
 

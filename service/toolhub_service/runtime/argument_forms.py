@@ -36,11 +36,11 @@ def in_own_words(call: Call, spec: ToolSpec) -> Call:
     reading = _reading(Dialect(call.args_form), spec)
     unread = call.unread
     if unread is None:
-        return take_plan_out(call._replace(args=_restored(call.args, spec, reading)), spec)
+        return take_plan_out(call._replace(args=restore_arguments(call.args, spec, reading)), spec)
 
     def read() -> tuple[JsonObject, ToolError | None]:
         args, error = unread()
-        return (args, error) if error is not None else (_restored(args, spec, reading), None)
+        return (args, error) if error is not None else (restore_arguments(args, spec, reading), None)
 
     return call._replace(unread=read)
 
@@ -68,7 +68,7 @@ def _reading(dialect: Dialect, spec: ToolSpec) -> Reading:
     return reading
 
 
-def _restored(args: JsonObject, spec: ToolSpec, reading: Reading) -> JsonObject:
+def restore_arguments(args: JsonObject, spec: ToolSpec, reading: Reading) -> JsonObject:
     return restore(args, spec.input_schema, reading, strict_json.loads).args if any(reading) else args
 
 

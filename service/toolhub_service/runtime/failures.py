@@ -32,7 +32,7 @@ def crash(call_id: str) -> ToolError:
     )
 
 
-def cancelled() -> ToolError:
+def cancelled_error() -> ToolError:
     return ToolError(kind=ErrorKind.CANCELLED, message="The caller cancelled the call.")
 
 

@@ -37,12 +37,14 @@ CUT_OFF = frozenset({ErrorKind.CANCELLED, ErrorKind.INTERNAL})
 """Errors that say nothing about the effect."""
 
 
-def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
+def storable_answer(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
     """Return what to store: the answer without the upstream's own, or OUTCOME_UNKNOWN when it does not show the
     outcome."""
     cause = ErrorKind.CANCELLED if answer is None else answer.error.kind if answer.error else None
     if answer is None or cause in CUT_OFF:
-        error = lost(state.call.tool, state.call.call_id, ErrorKind.CANCELLED.value if cause is None else cause.value)
+        error = lost_answer_error(
+            state.call.tool, state.call.call_id, ErrorKind.CANCELLED.value if cause is None else cause.value
+        )
         return attach_refusal(state, error, now_unix_ms)
     if answer.ok and state.spec is not None and state.spec.limits.max_result_bytes > MAX_KEPT_BYTES:
         value, cut = cut_to(answer.value, MAX_KEPT_BYTES)
@@ -52,7 +54,7 @@ def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolR
     return answer if answer.raw is None else answer._replace(raw=None)
 
 
-def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
+def replay_answer(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
     """Return the stored answer: call_id, attempts and times of the call that ran, and this call's evidence as the last
     one.
 
@@ -71,7 +73,7 @@ def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
     return stored._replace(replayed=True, error=error, evidence=(*stored.evidence, proof))
 
 
-def lost(tool: str, call_id: str, cause: str) -> ToolError:
+def lost_answer_error(tool: str, call_id: str, cause: str) -> ToolError:
     """The end of the call that held the key was not observed."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
@@ -134,9 +136,9 @@ class Idempotency:
             raise refused.failure from refused
         if stored is None:
             return claim, None
-        return None, replayed(stored, planned.call.call_id, self._clock.unix_ms())
+        return None, replay_answer(stored, planned.call.call_id, self._clock.unix_ms())
 
-    async def known(self, key: EffectKey) -> ToolResult | None:
+    async def stored_answer(self, key: EffectKey) -> ToolResult | None:
         """Return the answer that is stored under a key; None where there is none. Raises the store's ToolFailure."""
         now_unix_ms, owner = self._clock.unix_ms(), self._randomness.token_hex(16)
         probe = KeyRecord(owner, "", "", "", now_unix_ms, now_unix_ms + _GRACE_MS)
@@ -164,8 +166,8 @@ class Idempotency:
                 await self._store.release(claim.key, claim.owner)
             else:
                 now_unix_ms = self._clock.unix_ms()
-                stored = kept(state, result, now_unix_ms)
-                await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._kept_ms(state.call))
+                stored = storable_answer(state, result, now_unix_ms)
+                await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._retention_ms(state.call))
         except ToolFailure as away:
             self._observer.on_unkept_result(state.call, away.error)
         except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
@@ -192,14 +194,14 @@ class Idempotency:
             args_digest=planned.args_digest,
             tool_digest=planned.spec.digest,
             lease_until_unix_ms=lease_until_unix_ms,
-            expires_at_unix_ms=lease_until_unix_ms + self._kept_ms(planned.call),
+            expires_at_unix_ms=lease_until_unix_ms + self._retention_ms(planned.call),
         )
         try:
             return await self._store.claim(claim.key, record, replacing=replacing)
         except ToolFailure as failure:
             raise _StoreRefused(failure) from failure
 
-    def _kept_ms(self, call: Call) -> int:
+    def _retention_ms(self, call: Call) -> int:
         is_logged = call.lineage is not None and call.lineage.is_kept and not call.job_id
         return min(self._ttl_ms, _LOGGED_TTL_MS) if is_logged else self._ttl_ms
 
@@ -210,7 +212,7 @@ class Idempotency:
         if lease_s <= 0:
             if claim.safe_to_repeat:
                 return standing.owner
-            raise ToolFailure(lost(claim.key.tool, standing.call_id, "LOST"))
+            raise ToolFailure(lost_answer_error(claim.key.tool, standing.call_id, "LOST"))
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s > 0:
             has_ended = await self._store.wait_for_end(claim.key, standing.owner, min(left_s, lease_s))

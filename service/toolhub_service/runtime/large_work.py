@@ -80,9 +80,9 @@ class LargeWork:
         except BaseException:
             self._go_on()
             raise
-        return await asyncio.shield(asyncio.ensure_future(self._done(principal_id, work, args)))
+        return await asyncio.shield(asyncio.ensure_future(self._run_charged(principal_id, work, args)))
 
-    async def _done(self, principal_id: str, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+    async def _run_charged(self, principal_id: str, work: Callable[..., T], args: tuple[Any, ...]) -> T:
         meter = CpuMeter() if self._cpu_s is None else CpuMeter(self._cpu_s)
         try:
             return await meter.run(in_thread(work, *args))

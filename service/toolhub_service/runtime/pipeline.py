@@ -55,7 +55,7 @@ from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.holdings import narrow_permissions
 from toolhub_service.registry.export.plan_argument import plan_argument
-from toolhub_service.runtime.approvals.tool_questions import marked_unasked
+from toolhub_service.runtime.approvals.tool_questions import mark_unasked
 from toolhub_service.runtime.argument_forms import in_own_words, repair_texts, take_plan_out
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
@@ -73,7 +73,7 @@ from toolhub_service.runtime.call_state import (
     CallState,
 )
 from toolhub_service.runtime.evidence.keep_whole import keep_whole
-from toolhub_service.runtime.failures import cancelled, crash, hub_stopped, of_a_crash
+from toolhub_service.runtime.failures import cancelled_error, crash, hub_stopped, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
@@ -85,7 +85,7 @@ from toolhub_service.runtime.route import HiddenTool, Route, Routes, Unread, all
 from toolhub_service.runtime.steps import (
     Executor,
     apply_defaults,
-    approved,
+    approve_verdict,
     check_policy,
     enforce,
     is_bound,
@@ -168,7 +168,7 @@ class Pipeline:
             # A caller that has cancelled it too waits for no answer.
             if not state.is_cut_off or state.task is None or state.task.uncancel():
                 # But the audit log and the metrics need the end of the call.
-                self._refuse(state, cancelled())
+                self._refuse(state, cancelled_error())
                 raise
             answer = self._refuse(state, hub_stopped(state))
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
@@ -181,7 +181,7 @@ class Pipeline:
                 # An unreleased claim would delay repeats until its lease ends, so cancellation must not interrupt this.
                 await shield_until_done(self.keys.end(state.claim, state, answer))
         if not isinstance(answer, ToolResult):
-            return await self._redacted(answer, state)
+            return await self._redact_plan(answer, state)
         if call.args_form and state.spec is not None and lacks_plan(call, answer):
             return await self._show_plan(answer, call, state.spec)
         return answer
@@ -208,10 +208,10 @@ class Pipeline:
         begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
         state.planned = planned = state.planned or apply_defaults(call, spec, route.schemas)
         begun_ns[CHECK_POLICY] = perf_counter_ns()
-        verdict = await self._decided(planned) if call.unread_bytes else check_policy(route, planned, self.policy)
+        verdict = await self._decide_large(planned) if call.unread_bytes else check_policy(route, planned, self.policy)
         state.verdict = verdict
         if verdict.effect is not Effect.ALLOW or call.plan_digest or call.approval_id or call.mode is Mode.DRY_RUN:
-            planned, verdict = await self._agreed(state, route, planned, verdict)
+            planned, verdict = await self._check_agreement(state, route, planned, verdict)
 
         begun_ns[TAKE_BUDGET] = perf_counter_ns()
         if call.mode is Mode.EXECUTE and (call.idempotency_key or route.derives_key):
@@ -247,7 +247,7 @@ class Pipeline:
             result = await keep_whole(result, rest, call, self.artifacts, self.observer)
         return self.recorder.settle(state, result)
 
-    async def _agreed(
+    async def _check_agreement(
         self, state: CallState, route: Route, planned: PlannedCall, verdict: Verdict
     ) -> tuple[PlannedCall, Verdict]:
         """Return the call with its preconditions, and the verdict once its plan or a person has agreed. Raises the
@@ -262,7 +262,7 @@ class Pipeline:
             if is_for_a_person(call, verdict):
                 if not await self._only_stops(call):
                     state.approval = await self.approvals.settle(planned, verdict)
-                state.verdict = verdict = approved(verdict)
+                state.verdict = verdict = approve_verdict(verdict)
         enforce(planned, verdict)
         return planned, verdict
 
@@ -318,10 +318,12 @@ class Pipeline:
         if call.unread_bytes and self.repairs_texts:
             call, state.repairs = await self._large(call, repair_texts, call, spec, schemas)
         if call.unread_bytes:
-            state.planned = await self._large(call, _checked, call, spec, schemas, self.adapters[spec.kind])
+            state.planned = await self._large(
+                call, validate_and_complete, call, spec, schemas, self.adapters[spec.kind]
+            )
         return call
 
-    async def _decided(self, planned: PlannedCall) -> Verdict:
+    async def _decide_large(self, planned: PlannedCall) -> Verdict:
         """Return the verdict for a large call, whose paths a guard checks one by one."""
         return await self._large(planned.call, self.policy.decide, planned)
 
@@ -391,7 +393,7 @@ class Pipeline:
                 planned = planned._replace(preconditions=await self.adapters[granted.spec.kind].preconditions(planned))
             await self.approvals.ask_question(planned, granted.verdict, question, state.approval)
         except ToolFailure as refused:
-            raise marked_unasked(refused) from refused
+            raise mark_unasked(refused) from refused
 
     async def _stop(self, state: CallState, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
         """After step 5: end a dry run with its plan, and a submission with its stored job."""
@@ -440,7 +442,7 @@ class Pipeline:
         self.recorder.settle_plan(state, error)
         return plan
 
-    async def _redacted(self, plan: Plan, state: CallState) -> Plan:
+    async def _redact_plan(self, plan: Plan, state: CallState) -> Plan:
         """Return the plan without secrets; in a text of megabytes, hiding them takes seconds."""
         size_bytes = 0 if state.planned is None else len(state.planned.args_json)
         if size_bytes <= SHOWN_AT_ONCE_BYTES:
@@ -448,7 +450,7 @@ class Pipeline:
         return await self.large.run(state.call.principal.share, size_bytes, redact_plan, plan, self.redactor)
 
 
-def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> PlannedCall:
+def validate_and_complete(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> PlannedCall:
     """Run steps 2 and 3 in one piece of work."""
     validate_input(call, spec, schemas, adapter)
     return apply_defaults(call, spec, schemas)

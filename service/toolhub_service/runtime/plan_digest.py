@@ -65,16 +65,16 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
     if digest.startswith(SHORT_PREFIX):
         _check_short(digest, current, now_unix_ms, key)
         return
-    expires_at_unix_ms, sealed = _opened(digest, key)
+    expires_at_unix_ms, sealed = open_digest(digest, key)
     if len(sealed) != len(current):
-        raise _refused(["forged"], "it was not issued by this hub")
+        raise refuse_digest(["forged"], "it was not issued by this hub")
     compared = zip(current.items(), sealed, strict=True)
     differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
     # Before the expiry, so that the plan of another call is reported as such, however old it is.
     if differs:
-        raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
+        raise refuse_digest(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
     if now_unix_ms >= expires_at_unix_ms:
-        raise _refused(["expired"], "it has expired")
+        raise refuse_digest(["expired"], "it has expired")
 
 
 def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) -> bool:
@@ -83,12 +83,12 @@ def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) ->
     current = _parts(planned, verdict, key)[_STATE]
     if digest.startswith(SHORT_PREFIX):
         return not hmac.compare_digest(_short_pieces(digest)[2], _short_state(current))
-    return _opened(digest, key)[1][-1] != current
+    return open_digest(digest, key)[1][-1] != current
 
 
 def shorten(digest: str, key: bytes) -> str:
     """Return the short digest of the same plan; `digest` is one of `seal`."""
-    expires_at_unix_ms, parts = _opened(digest, key)
+    expires_at_unix_ms, parts = open_digest(digest, key)
     expiry = (expires_at_unix_ms // 1_000).to_bytes(_SHORT_EXPIRY_BYTES, "big")
     state = _short_state(parts[-1])
     token = expiry + _short_mac(parts[:-1], expiry, state, key) + state
@@ -99,11 +99,11 @@ def _check_short(digest: str, current: dict[str, str], now_unix_ms: int, key: by
     expiry, mac, state = _short_pieces(digest)
     parts = [part for name, part in current.items() if name != _STATE]
     if not hmac.compare_digest(mac, _short_mac(parts, expiry, state, key)):
-        raise _refused(
+        raise refuse_digest(
             ["call"], "it was made for another call, caller or workspace, or the tool or the policy has changed"
         )
     if now_unix_ms >= int.from_bytes(expiry, "big") * 1_000:
-        raise _refused(["expired"], "it has expired")
+        raise refuse_digest(["expired"], "it has expired")
 
 
 def _short_pieces(digest: str) -> tuple[bytes, bytes, bytes]:
@@ -115,7 +115,7 @@ def _short_pieces(digest: str) -> tuple[bytes, bytes, bytes]:
     except ValueError:
         token = b""
     if len(token) != mac_end + _SHORT_STATE_BYTES:
-        raise _refused(["forged"], "it was not issued by this hub, or was changed on the way")
+        raise refuse_digest(["forged"], "it was not issued by this hub, or was changed on the way")
     return token[:_SHORT_EXPIRY_BYTES], token[_SHORT_EXPIRY_BYTES:mac_end], token[mac_end:]
 
 
@@ -130,7 +130,7 @@ def _short_mac(parts: Sequence[str], expiry: bytes, state: bytes, key: bytes) ->
 
 def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
     """PLAN_REQUIRED with what the call would do now, and the digest that commits it."""
-    return _refused(
+    return refuse_digest(
         [_STATE],
         _DIFFERENCES[_STATE],
         "details.effects says what the call would do now. To do that, invoke with details.plan_digest.",
@@ -140,7 +140,7 @@ def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
     )
 
 
-def committed(verdict: Verdict) -> Verdict:
+def commit_verdict(verdict: Verdict) -> Verdict:
     """Return what a REQUIRE_PLAN verdict becomes once its plan digest has been checked; other verdicts are
     unchanged."""
     if verdict.effect is not Effect.REQUIRE_PLAN:
@@ -148,18 +148,18 @@ def committed(verdict: Verdict) -> Verdict:
     return structs.replace(verdict, effect=Effect.ALLOW, reason="The plan that was shown is committed.", remedy="")
 
 
-def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
+def open_digest(digest: str, key: bytes) -> tuple[int, list[str]]:
     body, _, mac = digest.rpartition(".")
     pieces = body.split(".")
     # compare_digest accepts ASCII only, and a caller's text may have any length: hash no more than a digest of ours can
     # have.
     is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
     if is_ours and pieces[0] == "v1":
-        raise _refused(
+        raise refuse_digest(
             ["version"], "it was made by an earlier version of the hub, which did not record workspace and state"
         )
     if not is_ours or len(pieces) != 3 or pieces[0] != VERSION:
-        raise _refused(["forged"], "it was not issued by this hub, or was changed on the way")
+        raise refuse_digest(["forged"], "it was not issued by this hub, or was changed on the way")
     return int(pieces[1]), pieces[2].split("-")
 
 
@@ -175,11 +175,11 @@ def _parts(planned: PlannedCall, verdict: Verdict, key: bytes) -> dict[str, str]
         "workspace": planned.preconditions.workspace,
         _STATE: planned.preconditions.state,
     }
-    return {name: _keyed(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
+    return {name: keyed_digest(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
 
 
 # Keyed, because otherwise a holder of a digest could find out its arguments by trying.
-def _keyed(text: str, key: bytes) -> str:
+def keyed_digest(text: str, key: bytes) -> str:
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()
 
 
@@ -191,7 +191,7 @@ def _mac(body: str, key: bytes) -> str:
 _AGAIN = "Invoke with mode DRY_RUN again and send the new plan_digest."
 
 
-def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: JsonValue) -> ToolFailure:
+def refuse_digest(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: JsonValue) -> ToolFailure:
     message = f"The plan does not fit this call: {why}. {remedy}"
     details: JsonObject = {"differs": differs, **facts}
     return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))

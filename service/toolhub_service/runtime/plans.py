@@ -10,7 +10,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Plan, StepName, StepVerdict
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.call_state import CallState
-from toolhub_service.runtime.plan_digest import check, committed, is_stale, seal, shorten, stale
+from toolhub_service.runtime.plan_digest import check, commit_verdict, is_stale, seal, shorten, stale
 
 # The last part only when the tool itself says that it would fail.
 _SHOWN = (
@@ -38,7 +38,7 @@ class Plans:
         # A job's plan was valid when it was submitted; the caller cannot help how long it waits then.
         now_unix_ms = 0 if call.job_id and call.mode is Mode.EXECUTE else self._clock.unix_ms()
         check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
-        return committed(verdict)
+        return commit_verdict(verdict)
 
     def is_stale(self, planned: PlannedCall, verdict: Verdict) -> bool:
         """Return whether what the call would destroy differs from what its plan showed."""

@@ -50,18 +50,18 @@ def summarise(args: JsonValue, redactor: Redactor) -> str:
     """Return canonical JSON of the outline of `args`: enough to see what was asked, without secrets."""
     if len(dumps(args)) <= _SHOWN_MAX:
         return redactor.json_text(args)
-    return _outlined(args, redactor)
+    return redacted_outline(args, redactor)
 
 
 def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
     """The same for an event of the audit log, which hides secrets itself, for many events at once and in a thread of
     its own: so short arguments are passed on unchanged. `text` is their canonical JSON."""
-    return text.decode() if len(text) <= _SHOWN_MAX else _outlined(args, redactor)
+    return text.decode() if len(text) <= _SHOWN_MAX else redacted_outline(args, redactor)
 
 
 def summarise_large(args: JsonValue, redactor: Redactor) -> str:
     """The same for large arguments, without writing them out to learn their length."""
-    return _outlined(args, redactor)
+    return redacted_outline(args, redactor)
 
 
 def summarise_result(value: JsonValue, text: bytes) -> ResultSummary:
@@ -85,7 +85,7 @@ def _size(value: JsonValue) -> JsonValue:
     return f"({len(value)} items)" if isinstance(value, list | tuple) else value
 
 
-def _outlined(args: JsonValue, redactor: Redactor) -> str:
+def redacted_outline(args: JsonValue, redactor: Redactor) -> str:
     """Return the outline, redacted before it is cut: half a secret would no longer be recognised."""
     outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _CHECKED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
     return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
@@ -141,7 +141,7 @@ class Recorder:
             raise
         state.is_recorded = True
 
-    def retried(self, granted: GrantedCall, state: CallState, error: ToolError, attempt: int) -> None:
+    def record_retry(self, granted: GrantedCall, state: CallState, error: ToolError, attempt: int) -> None:
         """Record that an attempt failed and another follows."""
         self._observer.on_retry(granted, error, attempt)
         attributes = {"attempt": str(attempt)}
@@ -188,7 +188,7 @@ class Recorder:
         self._observer.on_settled_call(SettledCall(state.call, spec, state.verdict, result, steps, duration_ns))
         return result
 
-    async def record_reused(self, call: Call, result: ToolResult) -> None:
+    async def record_reuse(self, call: Call, result: ToolResult) -> None:
         """Record an answer that a later run of a job takes from the job's log, unless the log has its event.
 
         A process that is killed takes the events of its last moment with it, but not the answers that it has stored.

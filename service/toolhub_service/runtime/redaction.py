@@ -70,9 +70,9 @@ def _details(details: Mapping[str, JsonValue], redactor: Redactor) -> JsonObject
 
 
 def redact_text(text: str, redactor: Redactor) -> str:
-    return redactor.text(mended(text))
+    return redactor.text(replace_surrogates(text))
 
 
-def mended(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates by `?`: they occur in file names that are not UTF-8 and cannot be sent."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -73,13 +73,15 @@ class Routes:
         """Return the route of a call. Raises as `resolve`, SchemaRefused, and TOOL_CHANGED where the caller knows
         another definition."""
         key = (self._policy.version, self._catalog.version, call.principal.key, call.tool)
-        route = self._routes.get(key) or self._made(key, call)
+        route = self._routes.get(key) or self._make_route(key, call)
         if call.expected_tool_digest and call.expected_tool_digest != route.spec.digest:
-            raise _changed(call, route.spec)
+            raise refuse_changed_tool(call, route.spec)
         return route
 
-    def _made(self, key: tuple[int, int, str, str], call: Call) -> Route:
-        spec = self._exported(call) or resolve(call, self._catalog, self._policy, self._unread_for(call.principal))
+    def _make_route(self, key: tuple[int, int, str, str], call: Call) -> Route:
+        spec = self._resolve_exported(call) or resolve(
+            call, self._catalog, self._policy, self._unread_for(call.principal)
+        )
         adapter = self._adapters[spec.kind]
         fixed = adapter.fixed_terms(spec)
         route = Route(
@@ -101,7 +103,7 @@ class Routes:
         self._routes[key] = route
         return route
 
-    def _exported(self, call: Call) -> ToolSpec | None:
+    def _resolve_exported(self, call: Call) -> ToolSpec | None:
         """Return the tool of a call by the name that an export has given it. Raises as `resolve`; None where the name
         is no such name, or of a tool that its caller may not know of."""
         if "/" in call.tool or not (tool := self._names.tool_of(call.tool)):
@@ -117,11 +119,11 @@ class Routes:
     def _unread_for(self, principal: Principal) -> Unread:
         """As `Unread`, also of the names that an export may have given; first of those that the principal may see."""
 
-        def unread(tool: str) -> UnreadTool | None:
+        def never_unread(tool: str) -> UnreadTool | None:
             found = [each for name in (tool, *possible_names(tool)) if (each := self._unread(name)) is not None]
             return next((each for each in found if each.may_be_seen(principal, self._policy)), next(iter(found), None))
 
-        return unread
+        return never_unread
 
 
 SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
@@ -199,7 +201,7 @@ def _source(tool: str, spec: ToolSpec | None) -> str:
     return tool.partition("/")[0] if spec is None else spec.source
 
 
-def _changed(call: Call, spec: ToolSpec) -> ToolFailure:
+def refuse_changed_tool(call: Call, spec: ToolSpec) -> ToolFailure:
     return refuse(
         ErrorKind.TOOL_CHANGED,
         f"The definition of {spec.name} has changed. Get the tool again (GetTool), and call it with the new digest "

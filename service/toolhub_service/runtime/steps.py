@@ -108,7 +108,7 @@ def is_for_a_person(call: Call, verdict: Verdict) -> bool:
     return verdict.effect is Effect.REQUIRE_APPROVAL or (verdict.effect is Effect.ALLOW and bool(call.approval_id))
 
 
-def approved(verdict: Verdict) -> Verdict:
+def approve_verdict(verdict: Verdict) -> Verdict:
     """Return the verdict once a person has approved exactly this call."""
     return structs.replace(verdict, effect=Effect.ALLOW)
 
@@ -204,7 +204,7 @@ class Executor:
         pause_s = lease.retry_pause_s(error, state.attempts)
         if pause_s is None:
             return False
-        self._recorder.retried(granted, state, error, state.attempts)
+        self._recorder.record_retry(granted, state, error, state.attempts)
         await self._sleep(pause_s)
         return True
 

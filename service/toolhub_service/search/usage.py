@@ -77,7 +77,7 @@ class UsageLearning:
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def settled(self, settled: SettledCall) -> None:
+    def learn_from_call(self, settled: SettledCall) -> None:
         """Learn from an ended call that was executed now, succeeded and had a purpose. Cheap."""
         call, result = settled.call, settled.result
         # A replay is the same use again; whether a job succeeded is known only at its end.

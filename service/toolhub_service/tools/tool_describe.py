@@ -36,7 +36,7 @@ class ToolDescribe(Tool["ToolDescribe.In", "ToolDescribe.Out"]):
         found = []
         if context.calls is not None:
             found = list(
-                await context.calls().offered(
+                await context.calls().offered_tools(
                     lambda spec: args.name == spec.name or args.name in exported_names(spec.name)
                 )
             )

@@ -29,7 +29,7 @@ from toolhub_service.domain.ports import Clock, Invoker
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.faces.table import Faces
 from toolhub_service.runtime.call_ids import CallIds
-from toolhub_service.runtime.failures import cancelled
+from toolhub_service.runtime.failures import cancelled_error
 from toolhub_service.transport.convert.call import MODES, answer_deadline_s, to_call
 from toolhub_service.transport.envelope import Envelope
 from toolhub_service.transport.rpc import CALLER, ServicerContext
@@ -352,7 +352,7 @@ class Sessions:
             begin=begin,
             check=self._check_message,
             cancelled=lambda call: result_of_refusal(
-                call.call_id, call.tool, cancelled(), self._clock.unix_ms(), call.context.request_id
+                call.call_id, call.tool, cancelled_error(), self._clock.unix_ms(), call.context.request_id
             ),
             journal=self._journal,
             shared=self._shared,

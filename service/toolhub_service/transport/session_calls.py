@@ -13,7 +13,7 @@ from collections.abc import Callable
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
-from toolhub_service.runtime.failures import cancelled
+from toolhub_service.runtime.failures import cancelled_error
 from toolhub_service.transport.convert.call import from_chunk, from_progress, wants_struct, write_answer
 
 _NAME_MAX = 128
@@ -79,7 +79,7 @@ class SessionedCall:
                 self.is_cancelled = True
                 self.task.cancel()
         elif self._answer is None:
-            self.refusal = cancelled()
+            self.refusal = cancelled_error()
 
     def progress(self, progress: Progress) -> None:
         events = self._events

@@ -47,9 +47,9 @@ class TestReplay:
     async def test_answer_is_looked_up_by_its_key_and_the_look_leaves_the_key_free(self) -> None:
         harness = a_keyed_harness()
         keys, key = harness.pipeline.keys, EffectKey(call(1).principal.id, WRITE.name, "k-1")
-        assert await keys.known(key) is None
+        assert await keys.stored_answer(key) is None
         first = await ask(harness, 1)
-        found = await keys.known(key)
+        found = await keys.stored_answer(key)
         assert (first.ok, first.replayed, found and found.value) == (True, False, first.value)
 
     async def test_calls_without_a_key_each_run(self) -> None:

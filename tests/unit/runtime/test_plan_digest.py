@@ -16,7 +16,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime import plan_digest
-from toolhub_service.runtime.plan_digest import check, committed, is_stale, seal, shorten
+from toolhub_service.runtime.plan_digest import check, commit_verdict, is_stale, seal, shorten
 
 KEY = b"k" * 32
 NOW, LATER = 1_000_000, 1_600_000
@@ -40,7 +40,7 @@ def differs(
 def test_a_plan_makes_the_verdict_that_asked_for_it_an_allow() -> None:
     assert VERDICT.effect is Effect.REQUIRE_PLAN
     check(DIGEST, SHOWN, VERDICT, NOW, KEY)
-    verdict = committed(VERDICT)
+    verdict = commit_verdict(VERDICT)
     assert verdict.effect is Effect.ALLOW
     assert (verdict.rule_id, verdict.constraints) == (VERDICT.rule_id, VERDICT.constraints)
 
@@ -48,7 +48,7 @@ def test_a_plan_makes_the_verdict_that_asked_for_it_an_allow() -> None:
 @pytest.mark.promise("plan.never-lifts-a-deny")
 def test_a_plan_lifts_no_other_refusal() -> None:
     denied = structs.replace(VERDICT, effect=Effect.DENY)
-    assert committed(denied) == denied
+    assert commit_verdict(denied) == denied
 
 
 def test_other_arguments_are_named() -> None:

@@ -235,7 +235,7 @@ async def test_only_successful_calls_with_a_purpose_are_learnt_from(
     call = Call("id", "a/ledger", {}, Principal("ann"), ExecContext(agent_id="sub"), purpose="quarterly revenue")
     call = call._replace(**changes)  # type: ignore[arg-type]
     result = ToolResult(ok=ok, call_id="id", tool="a/ledger", replayed=replayed)
-    harness.learning.settled(SettledCall(call, None, None, result, (), 0))
+    harness.learning.learn_from_call(SettledCall(call, None, None, result, (), 0))
     await harness.learning.flush()
     expected = [ToolUse("ann", "a/ledger", "sub", "quarterly revenue", harness.clock.unix_ms())] if is_learnt else []
     assert harness.store.uses == expected

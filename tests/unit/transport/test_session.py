@@ -15,7 +15,7 @@ from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
-from toolhub_service.runtime.failures import cancelled
+from toolhub_service.runtime.failures import cancelled_error
 from toolhub_service.transport.convert.call import MODES, to_call
 from toolhub_service.transport.session import Session, SessionTerms, result_of_refusal
 from toolhub_service.transport.session_limits import SharedLimit
@@ -54,7 +54,7 @@ class SessionHarness:
             self,
             self.begin,
             self.check,
-            lambda call: result_of_refusal(call.call_id, call.tool, cancelled(), 1),
+            lambda call: result_of_refusal(call.call_id, call.tool, cancelled_error(), 1),
             self.journal,
             SharedLimit(max_of_all),
             Turns(),

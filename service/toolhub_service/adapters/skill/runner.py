@@ -93,8 +93,8 @@ class SkillRuns:
 
     async def _foreseen(self, call: GrantedCall, made: Runnable, plan: CheckedPlan) -> Sequence[str]:
         calls = self._calls(call)
-        specs = {spec.name: spec for spec in await calls.offered(lambda spec: made.may_call(spec.name))}
-        narrowed = calls.narrowed(specs, made.manifest.limits.calls)
+        specs = {spec.name: spec for spec in await calls.offered_tools(lambda spec: made.may_call(spec.name))}
+        narrowed = calls.restrict_to(specs, made.manifest.limits.calls)
         look = PlanForesight(plan, call.args, narrowed, specs, f"skill {made.skill.name}")
         return (*made.manifest.effects, *(await look.lines()))
 
@@ -141,5 +141,5 @@ class SkillRuns:
         """Return those of the caller's permitted calls that the skill may make. Raises ToolFailure BUDGET_EXCEEDED
         where calls are nested too deeply."""
         calls = self._calls(call)
-        offered = await calls.offered(lambda spec: made.may_call(spec.name))
-        return calls.narrowed([spec.name for spec in offered], made.manifest.limits.calls)
+        offered = await calls.offered_tools(lambda spec: made.may_call(spec.name))
+        return calls.restrict_to([spec.name for spec in offered], made.manifest.limits.calls)

@@ -329,8 +329,8 @@ def _inner_calls(
         store=long_work.stores.inner_log,
         approvals=long_work.stores.approvals,
         running=long_work.runs,
-        known=pipeline.keys.known,
-        reused=pipeline.recorder.record_reused,
+        known=pipeline.keys.stored_answer,
+        reused=pipeline.recorder.record_reuse,
         clock=deps.clock,
         observer=long_work.watch.observer,
     )

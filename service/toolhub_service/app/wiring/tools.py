@@ -111,7 +111,7 @@ def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searchin
     learning = None
     if deps.settings.search.learn:
         learning = UsageLearning(stores.usage, clock=clock, redact=redact, notify=notify)
-        deps.observing.calls.learn = learning.settled
+        deps.observing.calls.learn = learning.learn_from_call
     search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=clock.unix_ms)
     embedder = embedder_of(deps.settings)
     meanings = ToolMeanings(catalog, embedder, notify=notify, redact=redact) if embedder is not None else None

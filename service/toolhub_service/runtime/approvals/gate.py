@@ -36,9 +36,9 @@ from toolhub_service.runtime.approvals.ledger import PENDING, ApprovalLedger, Ap
 from toolhub_service.runtime.approvals.record import (
     OPEN_STATES,
     Decision,
+    binding_given,
     binding_of,
-    compared_to,
-    decided,
+    decide_approval,
     differences,
     is_over,
     is_rerun,
@@ -47,7 +47,7 @@ from toolhub_service.runtime.approvals.record import (
     was_decided,
 )
 from toolhub_service.runtime.approvals.reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
-from toolhub_service.runtime.approvals.tool_questions import AskedQuestion, answer_to, asked_question
+from toolhub_service.runtime.approvals.tool_questions import AskedQuestion, answer_to, ask_question
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.redaction import SHOWN_AT_ONCE_BYTES
 
@@ -96,7 +96,9 @@ class Approvals:
         Raises ToolFailure RATE_LIMITED when the principal has too many open questions.
         """
         principal = planned.call.principal
-        asking = self._asking.setdefault(principal.id if _bound(principal) is None else principal.share, asyncio.Lock())
+        asking = self._asking.setdefault(
+            principal.id if open_approvals_max(principal) is None else principal.share, asyncio.Lock()
+        )
         async with asking:  # concurrent requests would all find room
             approval = await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
         self._arguments.keep(approval, planned.args_json)
@@ -125,8 +127,8 @@ class Approvals:
         Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, UPSTREAM_ERROR for a question that cannot be
         asked, RATE_LIMITED as `ask` does.
         """
-        asked = asked_question(planned, question, earlier, self._redactor)
-        raise refusals.required(planned, verdict, await self.ask(planned, verdict, asked))
+        asked = ask_question(planned, question, earlier, self._redactor)
+        raise refusals.refuse_without_approval(planned, verdict, await self.ask(planned, verdict, asked))
 
     async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
         """Step 4 of a call that needs an approval or names one: return the granted approval, to be consumed by `use`;
@@ -136,21 +138,21 @@ class Approvals:
         """
         approval_id = planned.call.approval_id
         if not approval_id:
-            raise refusals.required(planned, verdict, await self.ask(planned, verdict))
+            raise refusals.refuse_without_approval(planned, verdict, await self.ask(planned, verdict))
         approval = await self._store.get(approval_id)
         is_known = approval is not None and approval.binding.principal == planned.call.principal.id
         if approval is not None and approval.question is not None and is_known:
-            return await self._answered(approval, planned, verdict)
+            return await self._settle_question(approval, planned, verdict)
         if verdict.allows:
             return None
         if approval is None or not is_known:
             why = f"There is no approval {approval_id[:_ID_MAX]!r} that you requested."
             raise await self._anew(planned, verdict, why)
-        asked = compared_to(approval.binding, planned, verdict)
+        asked = binding_given(approval.binding, planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if differs:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
-        return await self._granted(approval, planned, verdict)
+        return await self._check_state(approval, planned, verdict)
 
     async def use(self, approval: Approval, call: Call) -> None:
         """Consume the approval right before the effect; the call must not run when this raises.
@@ -190,7 +192,7 @@ class Approvals:
             if approval is None or not principal.may_know(approval.binding.principal):
                 raise refusals.not_found(approval_id)
             if approval == after:  # the last attempt was stored, only the store's answer was lost
-                await self._ledger.decided(after, principal)
+                await self._ledger.record_decision(after, principal)
                 return after
             refusals.check_may_decide(principal, approval)
             if args_digest and args_digest != approval.binding.args_digest:
@@ -199,12 +201,12 @@ class Approvals:
             if approval.state is not ApprovalState.PENDING:
                 if _is_the_same(approval, principal, decision, answer):
                     return approval
-                raise refusals.already_decided(approval)
+                raise refusals.refuse_second_decision(approval)
             shown_comment, whole = (
                 untrusted_text(without_controls(comment), self._redactor),
                 _whole(approval, decision, answer),
             )
-            after = decided(approval, decision, principal.id, shown_comment, self._clock.unix_ms(), whole)
+            after = decide_approval(approval, decision, principal.id, shown_comment, self._clock.unix_ms(), whole)
             if await self._ledger.decide(after, principal):
                 return after
 
@@ -262,13 +264,13 @@ class Approvals:
         self._arguments.expire_due(self._clock.unix_ms())
         await self._ledger.sweep(self._keep_ms)
 
-    async def _answered(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+    async def _settle_question(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
         """As `settle`, for a call that names the question which an earlier run has asked.
 
         Where an answer is void and a rule requires approval, the rule's approval is requested first; a job whose answer
         is void starts again.
         """
-        asked = compared_to(approval.binding, planned, verdict)
+        asked = binding_given(approval.binding, planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
             why = (
@@ -277,14 +279,14 @@ class Approvals:
             )
             raise await self._anew(planned, verdict, why)
         if not differs:
-            return await self._granted(approval, planned, verdict)
+            return await self._check_state(approval, planned, verdict)
         if verdict.effect is Effect.REQUIRE_APPROVAL:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
         if planned.call.waiting_job_id and approval.binding.job_id == planned.call.waiting_job_id:
             return None
         raise refusals.void(approval, refusals.differing(approval, differs))
 
-    async def _granted(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
+    async def _check_state(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
         """Return the approval when its state lets this call go on to `use`."""
         approval = await self._ledger.current(approval)
         match approval.state:
@@ -295,9 +297,9 @@ class Approvals:
                     why = f"Approval {approval.approval_id} is not granted yet. A job waits only for its own approval."
                     raise await self._otherwise(approval, planned, verdict, why)
                 self._arguments.keep(approval, planned.args_json)  # another hub may have asked
-                raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
+                raise refusals.refuse_without_approval(planned, verdict, approval, "Nobody has decided yet.")
             case ApprovalState.REJECTED:
-                raise refusals.rejected(approval)
+                raise refusals.refuse_rejected(approval)
             case ApprovalState.EXPIRED:
                 raise refusals.too_late(approval)
         if is_rerun(approval, planned.call) or effect_key(planned) is not None:
@@ -312,7 +314,7 @@ class Approvals:
 
     async def _anew(self, planned: PlannedCall, verdict: Verdict, why: str, **facts: list[str]) -> ToolFailure:
         """Return the refusal of a call whose approval is not accepted, with a new approval to wait for."""
-        return refusals.required(planned, verdict, await self.ask(planned, verdict), why, **facts)
+        return refusals.refuse_without_approval(planned, verdict, await self.ask(planned, verdict), why, **facts)
 
     async def _room(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None) -> Approval | None:
         """Return None when there is room for one more question, else the open one with the same binding. Raises
@@ -320,7 +322,7 @@ class Approvals:
         principal = planned.call.principal
         mine = ApprovalFilter(states=PENDING, principal=principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
-        is_full, most = total >= self._max_pending, _bound(principal)
+        is_full, most = total >= self._max_pending, open_approvals_max(principal)
         if not is_full and most is not None:
             ours = ApprovalFilter(states=PENDING, owners=principal.owners)
             is_full = (await self._store.page(ours, after=None, limit=1))[1] >= most
@@ -335,7 +337,7 @@ class Approvals:
         raise _too_many_wait(principal, total if total >= self._max_pending else None)
 
 
-def _bound(principal: Principal) -> int | None:
+def open_approvals_max(principal: Principal) -> int | None:
     """Return how many of the tenant's calls may wait for a person; None means no limit."""
     return None if principal.tenancy is None else principal.tenancy.bounds.max_open_approvals
 
@@ -348,10 +350,10 @@ def _too_many_wait(principal: Principal, own: int | None) -> ToolFailure:
         return refuse(ErrorKind.RATE_LIMITED, message, limit="approvals.max_pending")
     return refuse(
         ErrorKind.RATE_LIMITED,
-        f"Calls of tenant {principal.tenancy.name} that wait for approval: {_bound(principal)}, which is the limit "
-        "that the policy sets for it. Wait until some are decided.",
+        f"Calls of tenant {principal.tenancy.name} that wait for approval: {open_approvals_max(principal)}, which is "
+        "the limit that the policy sets for it. Wait until some are decided.",
         limit="tenants.max_open_approvals",
-        quota=_bound(principal),
+        quota=open_approvals_max(principal),
     )
 
 

@@ -14,8 +14,15 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approvals.record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
-from toolhub_service.runtime.approvals.refusals import lost_race, too_late
+from toolhub_service.runtime.approvals.record import (
+    OPEN_STATES,
+    expire_approval,
+    is_over,
+    is_rerun,
+    use_approval,
+    withdraw_approval,
+)
+from toolhub_service.runtime.approvals.refusals import refuse_lost_race, too_late
 from toolhub_service.runtime.record import summarise
 
 # Approvals in the audit log: asked, revealed, decided, used, expired. `principal` is who acted, or the requester where
@@ -152,7 +159,9 @@ class ApprovalLedger:
             )
             await self._audit.append_durably(event)
         except ToolFailure:
-            await self.store.put(expired(approval))  # an approval that the log does not know of is removed again
+            await self.store.put(
+                expire_approval(approval)
+            )  # an approval that the log does not know of is removed again
             raise
         except asyncio.CancelledError:
             self._notify_asked(approval)  # the event is already chained, so the approval stays
@@ -171,10 +180,10 @@ class ApprovalLedger:
         again."""
         if not await self.store.put(after):
             return False
-        await self.decided(after, by)
+        await self.record_decision(after, by)
         return True
 
-    async def decided(self, after: Approval, by: Principal) -> None:
+    async def record_decision(self, after: Approval, by: Principal) -> None:
         """Audit a decision that the store has."""
         self._observer.on_change(after)
         facts = {
@@ -192,7 +201,7 @@ class ApprovalLedger:
         APPROVAL_REJECTED when it has expired."""
         rerun = approval.state is ApprovalState.USED
         if rerun and not is_rerun(approval, call):
-            raise lost_race(approval)
+            raise refuse_lost_race(approval)
         if not rerun:
             approval = await self._take(approval, call)
         facts = {
@@ -220,7 +229,7 @@ class ApprovalLedger:
         """Expire the approval early, unless it has ended already: nothing waits for it any more."""
         while (approval := await self.current(approval)).state in OPEN_STATES:
             now_unix_ms = self._clock.unix_ms()
-            over = withdrawn(approval, why, now_unix_ms)
+            over = withdraw_approval(approval, why, now_unix_ms)
             if await self.store.put(over):
                 self._observer.on_change(over)
                 self._audit.append(_expired_event(over, now_unix_ms, why))
@@ -253,7 +262,7 @@ class ApprovalLedger:
 
     async def _expire(self, approval: Approval) -> Approval:
         """Store EXPIRED; return the stored approval when another change came first."""
-        over = expired(approval)
+        over = expire_approval(approval)
         if await self.store.put(over):
             self._observer.on_change(over)
             self._audit.append(_expired_event(over, self._clock.unix_ms()))
@@ -265,11 +274,11 @@ class ApprovalLedger:
         now_unix_ms = self._clock.unix_ms()
         if is_over(approval, now_unix_ms):
             raise too_late(await self._expire(approval))
-        taken = used(approval, call, now_unix_ms)
+        taken = use_approval(approval, call, now_unix_ms)
         if await self.store.put(taken):
             self._observer.on_change(taken)
             return taken
         now = await self.store.get(approval.approval_id) or approval
         if now == taken:
             return taken  # the change was stored, and only the store's answer was lost
-        raise too_late(now) if now.state is ApprovalState.EXPIRED else lost_race(now)
+        raise too_late(now) if now.state is ApprovalState.EXPIRED else refuse_lost_race(now)

@@ -41,22 +41,22 @@ def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | No
     own = call.principal.id
     agent_id, user_id = ("" if named == own else named for named in (call.context.agent_id, call.context.user_id))
     return Binding(
-        own,
-        spec.name,
-        spec.digest,
-        planned.args_digest,
-        verdict.policy_revision,
-        call.waiting_job_id,
-        agent_id,
-        user_id,
-        "" if asked is None else asked.digest,
-        planned.preconditions.workspace,
-        planned.preconditions.state,
-        " ".join(call.principal.actors),
+        principal=own,
+        tool=spec.name,
+        tool_digest=spec.digest,
+        args_digest=planned.args_digest,
+        policy_revision=verdict.policy_revision,
+        job_id=call.waiting_job_id,
+        agent_id=agent_id,
+        user_id=user_id,
+        question_digest="" if asked is None else asked.digest,
+        workspace=planned.preconditions.workspace,
+        state=planned.preconditions.state,
+        actors=" ".join(call.principal.actors),
     )
 
 
-def compared_to(given: Binding, planned: PlannedCall, verdict: Verdict) -> Binding:
+def binding_given(given: Binding, planned: PlannedCall, verdict: Verdict) -> Binding:
     """Return what `given` must equal for this call. A binding that a job received for one of its own calls also holds
     for the job which that call has become."""
     asked, lineage = binding_of(planned, verdict), planned.call.lineage
@@ -101,7 +101,7 @@ def question(
     )
 
 
-def decided(
+def decide_approval(
     approval: Approval,
     decision: Decision,
     by: str,
@@ -123,7 +123,7 @@ def decided(
     )
 
 
-def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
+def use_approval(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
     """Return the approval as used; a job's approval keeps its answer, which its next run may need: see `is_rerun`."""
     return structs.replace(
         approval if call.waiting_job_id else without_reply(approval),
@@ -134,15 +134,15 @@ def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
     )
 
 
-def expired(approval: Approval) -> Approval:
+def expire_approval(approval: Approval) -> Approval:
     return structs.replace(without_reply(approval), state=ApprovalState.EXPIRED, version=approval.version + 1)
 
 
-def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
+def withdraw_approval(approval: Approval, why: str, now_unix_ms: int) -> Approval:
     """Return the approval as EXPIRED now. A person's decision stays; where there is none, `why` is shown in its
     place."""
     return structs.replace(
-        expired(approval),
+        expire_approval(approval),
         expires_at_unix_ms=min(now_unix_ms, approval.expires_at_unix_ms),
         comment=approval.comment if approval.decided_by else why,
     )

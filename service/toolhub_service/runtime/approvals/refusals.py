@@ -25,7 +25,7 @@ AGAIN = "invoke again with this approval_id and the same arguments."
 _COMMENT_MAX = 500
 
 
-def required(
+def refuse_without_approval(
     planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
 ) -> ToolFailure:
     """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` says what was wrong with the one that was sent."""
@@ -67,7 +67,7 @@ def used_up(approval: Approval) -> str:
     return f"Approval {approval.approval_id} has already been used; each approval is valid for one call."
 
 
-def rejected(approval: Approval) -> ToolFailure:
+def refuse_rejected(approval: Approval) -> ToolFailure:
     """A person has rejected the approval. The comment is the person's and is shown as a quotation."""
     comment = excerpt(approval.comment, _COMMENT_MAX)
     quoted = f" The comment was: {comment!r}." if comment else ""
@@ -76,7 +76,7 @@ def rejected(approval: Approval) -> ToolFailure:
         "or ask the user."
     )
     facts = {"comment": comment, "decided_by": approval.decided_by}
-    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
+    return refuse_with_approval(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
 
 
 def too_late(approval: Approval) -> ToolFailure:
@@ -87,7 +87,9 @@ def too_late(approval: Approval) -> ToolFailure:
         else "expired: nobody decided in time, which counts as a denial"
     )
     text = f"approval {approval.approval_id} {how}. To request approval again, invoke without an approval_id."
-    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
+    return refuse_with_approval(
+        ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms)
+    )
 
 
 def void(approval: Approval, why: str) -> ToolFailure:
@@ -95,13 +97,13 @@ def void(approval: Approval, why: str) -> ToolFailure:
     return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool starts again.")
 
 
-def lost_race(approval: Approval) -> ToolFailure:
+def refuse_lost_race(approval: Approval) -> ToolFailure:
     """Another call has used the approval between this call's check and its effect. There is no other to wait for."""
     return _nothing_to_wait_for(approval, f"{used_up(approval)} Invoke without an approval_id to ask for another.")
 
 
 def _nothing_to_wait_for(approval: Approval, text: str) -> ToolFailure:
-    failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
+    failure = refuse_with_approval(ErrorKind.APPROVAL_REQUIRED, approval, text)
     details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
     return ToolFailure(structs.replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
 
@@ -111,7 +113,7 @@ def iso(unix_ms: int) -> str:
     return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> ToolFailure:
+def refuse_with_approval(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> ToolFailure:
     details: dict[str, JsonValue] = {
         "approval_id": approval.approval_id,
         "approval_state": approval.state.value,
@@ -201,7 +203,7 @@ def no_question(approval: Approval) -> HubFailure:
     )
 
 
-def already_decided(approval: Approval) -> HubFailure:
+def refuse_second_decision(approval: Approval) -> HubFailure:
     """The approval is no longer PENDING."""
     if was_withdrawn(approval):
         text = f"There is nothing left to decide: {approval.comment}"

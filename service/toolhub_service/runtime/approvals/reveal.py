@@ -92,18 +92,18 @@ class OpenArguments:
 def reveal_arguments(args_json: bytes, redactor: Redactor) -> bytes:
     """Return JSON of all arguments: known secret values are replaced by their length, invisible characters are
     escaped."""
-    return escape_hidden(dumps(_revealed(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
+    return escape_hidden(dumps(hide_known_secrets(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
 
 
-def _revealed(value: JsonValue, redactor: Redactor) -> JsonValue:
+def hide_known_secrets(value: JsonValue, redactor: Redactor) -> JsonValue:
     if isinstance(value, str):
         return redactor.hide_known_values(value)
     if isinstance(value, Mapping):
         return keep_distinct_names(
-            (redactor.hide_known_values(name), _revealed(item, redactor)) for name, item in value.items()
+            (redactor.hide_known_values(name), hide_known_secrets(item, redactor)) for name, item in value.items()
         )
     if isinstance(value, Sequence):
-        return [_revealed(item, redactor) for item in value]
+        return [hide_known_secrets(item, redactor) for item in value]
     if value is None or isinstance(value, bool):
         return value
     digits = dumps(value).decode()

@@ -46,18 +46,20 @@ class AskedQuestion(NamedTuple):
     """Rule whose own approval the asking run has used up; empty when there was none."""
 
 
-def asked_question(
+def ask_question(
     planned: PlannedCall, question: Question, earlier: Approval | None, redactor: Redactor
 ) -> AskedQuestion:
     """Return the question of a run that has used up `earlier`. Raises ToolFailure UPSTREAM_ERROR for one that cannot be
     asked."""
     round = 1 if earlier is None else earlier.round + 1
     if round > ROUNDS_MAX:
-        raise _unasked(planned, f"asks more than {ROUNDS_MAX} questions in one call")
+        raise refuse_question(planned, f"asks more than {ROUNDS_MAX} questions in one call")
     if len(question.continuation.encode("utf-8", "replace")) > CONTINUATION_MAX_BYTES:
-        raise _unasked(planned, f"asks a question with a state of more than {CONTINUATION_MAX_BYTES // 1_024} KiB")
+        raise refuse_question(
+            planned, f"asks a question with a state of more than {CONTINUATION_MAX_BYTES // 1_024} KiB"
+        )
     message = _cut(redact_text(question.message, redactor), MESSAGE_MAX_BYTES)
-    schema = _shown_schema(planned, question.schema, redactor)
+    schema = redact_schema(planned, question.schema, redactor)
     shown = replace(question, message=message, schema=schema)
     covers_rule_id = ""
     if earlier is not None:
@@ -91,7 +93,7 @@ def reply_to(approval: Approval | None) -> Reply | None:
     return Reply(approval.answer, approval.question.continuation)
 
 
-def marked_unasked(refused: ToolFailure) -> ToolFailure:
+def mark_unasked(refused: ToolFailure) -> ToolFailure:
     """Mark an error that says why nobody could be asked, so that a job knows that nothing was done; APPROVAL_REQUIRED
     stays unchanged."""
     error = refused.error
@@ -107,32 +109,32 @@ def without_reply(approval: Approval) -> Approval:
     return structs.replace(approval, question=replace(approval.question, continuation=""), answer=None)
 
 
-def _shown_schema(planned: PlannedCall, schema: JsonObject, redactor: Redactor) -> JsonObject:
+def redact_schema(planned: PlannedCall, schema: JsonObject, redactor: Redactor) -> JsonObject:
     """Return the redacted schema, by which the answer is validated too."""
     try:
         if len(dumps(schema)) > QUESTION_MAX_BYTES - MESSAGE_MAX_BYTES:
-            raise _unasked(planned, f"asks a question of more than {QUESTION_MAX_BYTES // 1_024} KiB")
-        shown = cast(JsonObject, _redacted(schema, redactor))
+            raise refuse_question(planned, f"asks a question of more than {QUESTION_MAX_BYTES // 1_024} KiB")
+        shown = cast(JsonObject, redact_texts(schema, redactor))
         compile_schema(shown)
     except NotJson as broken:
-        raise _unasked(planned, "asks a question whose schema is not JSON") from broken
+        raise refuse_question(planned, "asks a question whose schema is not JSON") from broken
     except SchemaRefused as refused:
-        raise _unasked(planned, f"asks a question whose schema is refused as {refused.reason}") from refused
+        raise refuse_question(planned, f"asks a question whose schema is refused as {refused.reason}") from refused
     return shown
 
 
-def _redacted(value: JsonValue, redactor: Redactor) -> JsonValue:
+def redact_texts(value: JsonValue, redactor: Redactor) -> JsonValue:
     """Redact each text by itself: in a schema the name of a property is no sign of a secret, see `failures.py`."""
     if isinstance(value, str):
         return redactor.text(value)
     if isinstance(value, Mapping):
-        return {redactor.text(name): _redacted(member, redactor) for name, member in value.items()}
+        return {redactor.text(name): redact_texts(member, redactor) for name, member in value.items()}
     if isinstance(value, Sequence):
-        return [_redacted(item, redactor) for item in value]
+        return [redact_texts(item, redactor) for item in value]
     return value
 
 
-def _unasked(planned: PlannedCall, what: str) -> ToolFailure:
+def refuse_question(planned: PlannedCall, what: str) -> ToolFailure:
     """Return the error of a question that cannot be asked: the call is over, and the tool must be corrected."""
     text = f"{planned.spec.name} {what}, which the hub does not pass on. Nothing was done. Use another tool."
     return refuse(ErrorKind.UPSTREAM_ERROR, text, retryable=False)

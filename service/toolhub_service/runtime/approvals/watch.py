@@ -180,14 +180,14 @@ class ApprovalTail(AsyncIterator[Approval]):
                 break
             after = page[-1].requested_at_unix_ms, page[-1].approval_id
         if self._since_unix_ms and not self.seen_unix_ms:
-            async for approval in self._ended():
+            async for approval in self._read_ended():
                 yield approval
         for approval_id in [id for id, sent in self._sent.items() if sent.is_open and id not in listed]:
             now = await self._store.get(approval_id)
             if now is not None:
                 yield now
 
-    async def _ended(self) -> AsyncGenerator[Approval, None]:
+    async def _read_ended(self) -> AsyncGenerator[Approval, None]:
         """Return the latest approvals that are no longer PENDING, among them what was decided since an earlier
         watch."""
         where = replace(self._where, states=frozenset(ApprovalState) - {ApprovalState.PENDING})

@@ -105,7 +105,7 @@ class Quota:
     def _accounts(self, principal_id: str) -> dict[str, _Account]:
         own = partial(self._records.usage, principal_id)
         bound = self._directory.storage_of(principal_id).artifact
-        accounts = {principal_id: _Account("", self._taken(principal_id), own, bound)}
+        accounts = {principal_id: _Account("", self._upload_usage(principal_id), own, bound)}
         tenancy = self._directory.tenancy_of(principal_id)
         if tenancy is not None:
             most_bytes, most = tenancy.bounds.max_artifact_bytes, tenancy.bounds.max_artifacts
@@ -113,14 +113,14 @@ class Quota:
                 key = f"tenant {tenancy.name}"  # no id contains a space
                 accounts[key] = _Account(
                     tenancy.name,
-                    self._taken(key),
+                    self._upload_usage(key),
                     partial(self._records.usage_of, tenancy.holds),
                     None if most_bytes is None else Bound("tenants.max_artifact_bytes", most_bytes),
                     most,
                 )
         return accounts
 
-    def _taken(self, key: str) -> _UploadUsage:
+    def _upload_usage(self, key: str) -> _UploadUsage:
         return self._taking.setdefault(key, _UploadUsage())
 
 

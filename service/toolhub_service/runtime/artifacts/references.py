@@ -51,8 +51,10 @@ async def resolve_arguments(
             max_bytes=max_bytes,
         )
     texts = {artifact_id: await _text(artifact, artifact_service) for artifact_id, artifact in artifacts.items()}
-    shown = {artifact_id: _shown(artifact) for artifact_id, artifact in artifacts.items()}
-    return await in_thread(_resolved, args, texts, shown) if is_large else _resolved(args, texts, shown)
+    shown = {artifact_id: describe_artifact(artifact) for artifact_id, artifact in artifacts.items()}
+    return (
+        await in_thread(replace_references, args, texts, shown) if is_large else replace_references(args, texts, shown)
+    )
 
 
 def _counts(args: JsonObject) -> Counter[str]:
@@ -60,8 +62,12 @@ def _counts(args: JsonObject) -> Counter[str]:
     return Counter(_references(args, ()))
 
 
-def _resolved(args: JsonObject, texts: Mapping[str, str], shown: Mapping[str, JsonObject]) -> ResolvedArguments:
-    return ResolvedArguments(cast(JsonObject, _replaced(args, texts)), cast(JsonObject, _replaced(args, shown)))
+def replace_references(
+    args: JsonObject, texts: Mapping[str, str], shown: Mapping[str, JsonObject]
+) -> ResolvedArguments:
+    return ResolvedArguments(
+        cast(JsonObject, replace_in_value(args, texts)), cast(JsonObject, replace_in_value(args, shown))
+    )
 
 
 def _references(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
@@ -80,15 +86,15 @@ def _references(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
 def _reference(value: Mapping[str, JsonValue], path: tuple[str | int, ...]) -> str:
     artifact_id = value[REFERENCE]
     if not path:
-        raise _malformed(path, "replaces all arguments: use it in place of one string")
+        raise refuse_malformed(path, "replaces all arguments: use it in place of one string")
     if len(value) > 1:
-        raise _malformed(path, f'has other members: write only {{"{REFERENCE}": "<artifact_id>"}}')
+        raise refuse_malformed(path, f'has other members: write only {{"{REFERENCE}": "<artifact_id>"}}')
     if not isinstance(artifact_id, str):
-        raise _malformed(path, "is not a string: give the artifact_id as a string")
+        raise refuse_malformed(path, "is not a string: give the artifact_id as a string")
     return artifact_id
 
 
-def _malformed(path: tuple[str | int, ...], what: str) -> ToolFailure:
+def refuse_malformed(path: tuple[str | int, ...], what: str) -> ToolFailure:
     at = "".join([step_of(str(step)) for step in path])
     return refuse(ErrorKind.INVALID_INPUT, f"The artifact reference at `{at or '/'}` {what}.", path=at)
 
@@ -107,15 +113,15 @@ async def _text(artifact: Artifact, artifact_service: ArtifactService) -> str:
         ) from None
 
 
-def _shown(artifact: Artifact) -> JsonObject:
+def describe_artifact(artifact: Artifact) -> JsonObject:
     return {REFERENCE: artifact.artifact_id, "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
 
 
-def _replaced(value: JsonValue, by: Mapping[str, JsonValue]) -> JsonValue:
+def replace_in_value(value: JsonValue, by: Mapping[str, JsonValue]) -> JsonValue:
     if isinstance(value, Mapping):
         if REFERENCE in value:
             return by[cast(str, value[REFERENCE])]
-        return {key: _replaced(item, by) for key, item in value.items()}
+        return {key: replace_in_value(item, by) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replaced(item, by) for item in value]
+        return [replace_in_value(item, by) for item in value]
     return value

@@ -98,7 +98,7 @@ class Artifacts:
     ) -> Artifact:
         """Store a call's output. Raises ToolFailure FILE_TOO_LARGE beyond the cap, BUDGET_EXCEEDED beyond the quota."""
         planned = replace(
-            self._planned(call.principal.id),
+            self._new_artifact(call.principal.id),
             media_type=plain_media_type(media_type),
             name=plain_name(name),
             task_id=call.context.task_id,
@@ -124,7 +124,7 @@ class Artifacts:
         """
         check_header(header)
         planned = replace(
-            self._planned(principal_id),
+            self._new_artifact(principal_id),
             media_type=header.media_type or OCTETS,
             name=header.name,
             task_id=header.task_id,
@@ -232,7 +232,7 @@ class Artifacts:
 
     # Internals
 
-    def _planned(self, principal_id: str) -> Artifact:
+    def _new_artifact(self, principal_id: str) -> Artifact:
         now_unix_ms = self._clock.unix_ms()
         return Artifact(
             artifact_id=f"art_{self._randomness.token_hex(_ID_BYTES)}",
@@ -261,12 +261,12 @@ class Artifacts:
     async def _store_on(self, planned: Artifact, chunks: AsyncIterator[bytes], header: ArtifactHeader) -> Artifact:
         """As `_store`, on a held upload."""
         key, stream = (planned.principal, header.upload_id), object()
-        upload = await self._uploads.opened(key, header, stream)
+        upload = await self._uploads.open_upload(key, header, stream)
         try:
             await upload.fill(chunks, stream)
             return await upload.finish(stream, lambda filled: self._keep(planned, filled))
         finally:
-            await shield_until_done(self._uploads.left(key, upload, stream))
+            await shield_until_done(self._uploads.leave_upload(key, upload, stream))
 
     async def _begin(self, principal_id: str, header: ArtifactHeader) -> HeldUpload:
         if header.size_bytes > self._max_bytes:
@@ -328,7 +328,7 @@ class Artifacts:
 
     async def _leave_to_the_sweeper(self, artifact: Artifact) -> None:
         """Record bytes that have no artifact as expired: without a record the sweeper would never find them."""
-        left = self._planned(artifact.principal)
+        left = self._new_artifact(artifact.principal)
         await self._records.add(
             replace(
                 left, sha256=artifact.sha256, size_bytes=artifact.size_bytes, expires_at_unix_ms=left.created_at_unix_ms

@@ -251,7 +251,7 @@ class HeldUploads:
             )
         return upload
 
-    async def opened(self, key: UploadKey, header: ArtifactHeader, stream: object) -> HeldUpload:
+    async def open_upload(self, key: UploadKey, header: ArtifactHeader, stream: object) -> HeldUpload:
         """Return the upload that resumes at the header's offset; at 0 a new one. Raises HubFailure, ToolFailure."""
         if header.offset_bytes:
             upload = self.find(key)
@@ -265,7 +265,7 @@ class HeldUploads:
         self._held[key] = upload
         return upload
 
-    async def left(self, key: UploadKey, upload: HeldUpload, stream: object) -> None:
+    async def leave_upload(self, key: UploadKey, upload: HeldUpload, stream: object) -> None:
         """Called when the stream has ended: the upload is held for another stream while it can be resumed."""
         if upload.stream is not stream:
             return
@@ -307,9 +307,9 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await shield_until_done(_settled(task))
+        await shield_until_done(wait_for_end(task))
         raise
 
 
-async def _settled(task: asyncio.Future[None]) -> None:
+async def wait_for_end(task: asyncio.Future[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)

@@ -146,7 +146,7 @@ class CallsWithin:
         call = self.running.call
         return call.job_id or ("" if call.lineage is None else call.lineage.job_id)
 
-    async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
+    async def offered_tools(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
         found, time_slice = [], TimeSlice()
         for spec in self.deps.catalog.all():
             if wanted(spec) and self._may_call(spec):
@@ -154,7 +154,7 @@ class CallsWithin:
             await time_slice.pause_if_due()
         return found
 
-    def narrowed(self, tools: Iterable[str], max_calls: int) -> CallsWithin:
+    def restrict_to(self, tools: Iterable[str], max_calls: int) -> CallsWithin:
         if self.depth >= DEPTH_MAX:
             raise ToolFailure(_too_deep())
         specs = map(self.deps.catalog.get, tools)
@@ -170,24 +170,24 @@ class CallsWithin:
 
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
         call = self.call(tool, args, purpose)
-        if (refusal := self.taken(call)) is not None:
-            return refused(call, refusal)
+        if (refusal := self.account_for_call(call)) is not None:
+            return refuse_inner_call(call, refusal)
         result = await self.deps.invoker.invoke(call, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
         if result.job is not None:
-            result = await self.ended(result, result.job, stops=lambda: True)
-        return self.weighed(call, result)
+            result = await self.wait_for_job(result, result.job, stops=lambda: True)
+        return self.account_for_answer(call, result)
 
     async def plan(self, tool: str, args: JsonObject, *, purpose: str) -> Plan | ToolResult:
         call = self.call(tool, args, purpose)._replace(mode=Mode.DRY_RUN)
-        if (refusal := self.taken(call)) is not None:
-            return refused(call, refusal)
+        if (refusal := self.account_for_call(call)) is not None:
+            return refuse_inner_call(call, refusal)
         plan = await self.deps.invoker.invoke(call, SILENT)
         assert isinstance(plan, Plan)
         error = None if plan.plan_digest else plan.steps[-1].error
-        return plan if error is None else refused(call, error)
+        return plan if error is None else refuse_inner_call(call, error)
 
-    def taken(self, call: Call) -> ToolError | None:
+    def account_for_call(self, call: Call) -> ToolError | None:
         """Return why the call may not be made; None when it may, and then it is counted."""
         account = self._account
         if self.depth >= DEPTH_MAX:
@@ -202,7 +202,7 @@ class CallsWithin:
         above = [ancestor for ancestor in call.lineage.ancestors if ancestor[0] == call.tool]
         return _cycle(call) if above and (call.tool, digest(call.args)) in above else None
 
-    def weighed(self, call: Call, result: ToolResult) -> ToolResult:
+    def account_for_answer(self, call: Call, result: ToolResult) -> ToolResult:
         """Return the answer if its bytes are still allowed, else a refusal."""
         size_bytes = 0 if result.value is None else len(dumps(result.value))
         account, left = self._account, self._account.bytes_left
@@ -210,7 +210,7 @@ class CallsWithin:
         if size_bytes <= left:
             return result
         what = f"the call was made, and its answer is {size_bytes} bytes, where {left} are left"
-        return refused(call, _no_bytes(account, what))
+        return refuse_inner_call(call, _no_bytes(account, what))
 
     def read(self, result: ToolResult) -> None:
         """Count an answer again that an earlier run has read."""
@@ -261,7 +261,7 @@ class CallsWithin:
             self.root.ancestors = (own,) if lineage is None else (*lineage.ancestors, own)
         return self.root.ancestors
 
-    async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
+    async def wait_for_job(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
         """Return the result of the job that the call has become. `stops` says whether to cancel the job when nobody
         waits for it any more. While waiting, the running call's own job frees its place for others."""
         is_over = False
@@ -306,7 +306,7 @@ def _names_artifacts(value: JsonValue) -> bool:
     return isinstance(value, list) and any(map(_names_artifacts, value))
 
 
-def refused(call: Call, error: ToolError) -> ToolResult:
+def refuse_inner_call(call: Call, error: ToolError) -> ToolResult:
     """Return the answer to a call that was not made, or whose answer is withheld."""
     return ToolResult(ok=False, call_id=call.call_id, tool=call.tool, error=error, request_id=call.context.request_id)
 

@@ -39,7 +39,7 @@ from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.ports import Clock, InnerCalls, Sleep
 from toolhub_service.domain.result import SILENT, JobRef, JobState, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.runtime.inner.calls import CallsWithin, refused
+from toolhub_service.runtime.inner.calls import CallsWithin, refuse_inner_call
 from toolhub_service.runtime.jobs.ledger import RETRY_S
 from toolhub_service.runtime.jobs.live_job import not_ours
 from toolhub_service.schema.canonical_json import NotJson, digest, dumps
@@ -179,11 +179,11 @@ class DurableCalls:
     def depth(self) -> int:
         return self._within.depth
 
-    async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
-        return await self._within.offered(wanted)
+    async def offered_tools(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
+        return await self._within.offered_tools(wanted)
 
-    def narrowed(self, tools: Iterable[str], max_calls: int) -> DurableCalls:
-        return DurableCalls(self._deps, self._within.narrowed(tools, max_calls), self._log)
+    def restrict_to(self, tools: Iterable[str], max_calls: int) -> DurableCalls:
+        return DurableCalls(self._deps, self._within.restrict_to(tools, max_calls), self._log)
 
     def durable(self) -> DurableCalls:
         return self
@@ -197,9 +197,9 @@ class DurableCalls:
         try:
             args_digest = digest(args)
         except NotJson:
-            return refused(call, refuse(ErrorKind.INVALID_INPUT, "The arguments are no JSON values.").error)
-        call = _kept_as(call, log.job_id, index, args_digest)
-        refusal = self._within.taken(call)
+            return refuse_inner_call(call, refuse(ErrorKind.INVALID_INPUT, "The arguments are no JSON values.").error)
+        call = stored_form(call, log.job_id, index, args_digest)
+        refusal = self._within.account_for_call(call)
         waits_for = ""
         try:
             with log.one_more():
@@ -214,15 +214,15 @@ class DurableCalls:
                     kept, answer = await self._answer(call, kept)
                     waits_for = await self._waits_for(answer)
                 else:
-                    answer = refused(call, refusal)
+                    answer = refuse_inner_call(call, refusal)
                 if waits_for:
                     await log.put(kept, state=KeptState.ASKED, approval_id=waits_for)
                 else:
-                    answer = self._within.weighed(call, answer._replace(raw=None))
+                    answer = self._within.account_for_answer(call, answer._replace(raw=None))
                     await log.put(kept, state=KeptState.ANSWERED, answer=answer)
         except ToolFailure as over:
             log.failure = over.error
-            return refused(call, over.error)
+            return refuse_inner_call(call, over.error)
         if waits_for:
             raise await log.suspend(waits_for)
         return answer
@@ -246,7 +246,7 @@ class DurableCalls:
             accepted = ToolResult(
                 ok=True, call_id=call.call_id, tool=call.tool, job=JobRef(kept.inner_job_id, JobState.QUEUED)
             )
-            return kept, await self._followed(accepted, kept.inner_job_id)
+            return kept, await self._follow_job(accepted, kept.inner_job_id)
         if kept.version and kept.state is KeptState.BEGUN:
             return kept, await self._of_one_cut_off(call)
         spec = self._within.deps.catalog.get(call.tool)
@@ -255,15 +255,15 @@ class DurableCalls:
             # A job is accepted once under its key, even when it is submitted again.
             if not spec.annotations.safe_to_repeat and not spec.cost.is_async:
                 kept = await self._log.put(kept, state=KeptState.BEGUN)
-        result = await self._invoked(call._replace(approval_id=kept.approval_id))
+        result = await self._invoke(call._replace(approval_id=kept.approval_id))
         if kept.approval_id and _is_void(result):  # another call has used it
-            result = await self._invoked(call)
+            result = await self._invoke(call)
         if result.job is not None:
             kept = await self._log.put(kept, state=KeptState.BEGUN, inner_job_id=result.job.job_id)
-            result = await self._followed(result, result.job.job_id)
+            result = await self._follow_job(result, result.job.job_id)
         return kept, result
 
-    async def _invoked(self, call: Call) -> ToolResult:
+    async def _invoke(self, call: Call) -> ToolResult:
         result = await self._within.deps.invoker.invoke(call, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
         return result
@@ -280,24 +280,24 @@ class DurableCalls:
             f"The process that ran {call.tool} for this job died while it ran, and the call may have had its effect. "
             "Check that before you make it again."
         )
-        return refused(call, refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause="RUNNER_DIED").error)
+        return refuse_inner_call(call, refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause="RUNNER_DIED").error)
 
     async def _waits_for(self, answer: ToolResult) -> str:
         """Return the id of the approval that this call, not one within it, waits for; empty when the call has its
         answer."""
-        approval_id = _asked_for(answer)
+        approval_id = requested_approval(answer)
         if not approval_id:
             return ""
         approval = await self._log.patient(partial(self._deps.approvals.get, approval_id))
         return "" if approval is None or approval.binding.job_id != self._log.job_id else approval_id
 
-    async def _followed(self, accepted: ToolResult, inner_job_id: str) -> ToolResult:
+    async def _follow_job(self, accepted: ToolResult, inner_job_id: str) -> ToolResult:
         """Return how the job ended. Raises Suspended, and leaves the job running, when another call waits for a
         person."""
         log, running = self._log, self._deps.running
         ref = JobRef(inner_job_id, JobState.QUEUED)
         following = asyncio.ensure_future(
-            self._within.ended(
+            self._within.wait_for_job(
                 accepted,
                 ref,
                 stops=lambda: not log.suspending.is_set() and not running.continues_elsewhere(log.job_id),
@@ -315,7 +315,7 @@ class DurableCalls:
         raise Suspended(log.waits_for)
 
 
-def _kept_as(call: Call, job_id: str, index: int, args_digest: str) -> Call:
+def stored_form(call: Call, job_id: str, index: int, args_digest: str) -> Call:
     """Return the call with the id that it has in every run of the job, marked as stored in its log."""
     assert call.lineage is not None  # every inner call has one
     call_id = inner_call_id(job_id, index, call.tool, args_digest)
@@ -332,7 +332,7 @@ def inner_key(call_id: str) -> str:
     return f"inner_{call_id.removeprefix('call_')}"
 
 
-def _asked_for(answer: ToolResult) -> str:
+def requested_approval(answer: ToolResult) -> str:
     """Return the id of the approval that an answer names as missing; empty when none is."""
     error = answer.error
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
@@ -341,7 +341,9 @@ def _asked_for(answer: ToolResult) -> str:
 
 
 def _is_void(answer: ToolResult) -> bool:
-    return answer.error is not None and answer.error.kind is ErrorKind.APPROVAL_REQUIRED and not _asked_for(answer)
+    return (
+        answer.error is not None and answer.error.kind is ErrorKind.APPROVAL_REQUIRED and not requested_approval(answer)
+    )
 
 
 class JobLogs:

@@ -20,10 +20,10 @@ from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger
 from toolhub_service.runtime.jobs.settle import (
-    broken_off,
-    ended_unanswered,
+    broken_off_error,
+    cancelled_job_error,
+    end_job_unanswered,
     never_ran,
-    stopped,
     too_late,
 )
 
@@ -61,7 +61,7 @@ class JobClaims:
         or must be delivered. Raises ToolFailure."""
         if job.runner and await self._is_held(job):
             return False
-        after = self._claimed(job)
+        after = self._claim_job(job)
         return after.state.is_final and await self._ledger.put(job, after)
 
     async def _next(self, job_id: str) -> tuple[Job, Job] | None:
@@ -71,7 +71,7 @@ class JobClaims:
             return None
         if job.runner and await self._is_held(job):
             return None
-        return job, self._claimed(job)
+        return job, self._claim_job(job)
 
     async def _is_held(self, job: Job) -> bool:
         """Return whether another process runs the job, as far as this process can tell."""
@@ -80,16 +80,16 @@ class JobClaims:
         is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
         return is_alive or not self._heartbeat.may_take_over(job.runner)
 
-    def _claimed(self, job: Job) -> Job:
+    def _claim_job(self, job: Job) -> Job:
         """Return the record that follows the stored one, for a job that nobody runs."""
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.begun and job.remote is None:
-            unclear = broken_off(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
-            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
+            unclear = broken_off_error(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
+            return end_job_unanswered(self._ledger, job, JobState.LOST, unclear)
         if job.state is JobState.CANCELLING and job.remote is None:
-            error = stopped(job) if job.runs else never_ran()
-            return ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
+            error = cancelled_job_error(job) if job.runs else never_ran()
+            return end_job_unanswered(self._ledger, job, JobState.CANCELLED, error)
         if now_unix_ms >= job.deadline_unix_ms and job.remote is None:
-            return ended_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
+            return end_job_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
         state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
         return move_job(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)

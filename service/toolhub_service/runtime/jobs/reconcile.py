@@ -25,7 +25,7 @@ from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.settle import ended, final_state, out_of_reach, without_answer
+from toolhub_service.runtime.jobs.settle import end_job, final_state, out_of_reach, without_answer
 
 _APPROVALS_A_PAGE = 256
 _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
@@ -79,7 +79,7 @@ class Decisions:
     async def decide(self, approval: Approval) -> None:
         """Requeue or end the job of an approval that was decided or has expired."""
         attributes = {"cause": approval.state.value, "decided_by": approval.decided_by}
-        job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), attributes)
+        job = await self._ledger.change(approval.binding.job_id, lambda job: self._release(job, approval), attributes)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
             await deliver(self._engine, job, self._ledger)
 
@@ -90,13 +90,13 @@ class Decisions:
         if approval is None:
             if now_unix_ms < job.deadline_unix_ms:
                 return  # another hub that shares the jobs may have its own approvals
-            await self._ledger.change(job.job_id, lambda now: self._given_up(now, "the approval is no longer known"))
+            await self._ledger.change(job.job_id, lambda now: self._give_up(now, "the approval is no longer known"))
         elif approval.state is not ApprovalState.PENDING:
             await self.decide(approval)
         elif approval.expires_at_unix_ms <= now_unix_ms:
             await self.decide(replace(approval, state=ApprovalState.EXPIRED))
 
-    def _released(self, job: Job, approval: Approval) -> Job | None:
+    def _release(self, job: Job, approval: Approval) -> Job | None:
         if job.state is not JobState.AWAITING_APPROVAL or job.approval_id != approval.approval_id:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
@@ -106,10 +106,10 @@ class Decisions:
             return move_job(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
         if approval.state is ApprovalState.REJECTED:
             comment = f": {approval.comment}" if approval.comment else "."
-            return self._given_up(job, f"{approval.decided_by} denied it{comment}")
-        return self._given_up(job, "nobody decided in time")
+            return self._give_up(job, f"{approval.decided_by} denied it{comment}")
+        return self._give_up(job, "nobody decided in time")
 
-    def _given_up(self, job: Job, why: str) -> Job | None:
+    def _give_up(self, job: Job, why: str) -> Job | None:
         if job.state is not JobState.AWAITING_APPROVAL:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
@@ -121,7 +121,7 @@ class Decisions:
             details={"approval_id": job.approval_id},
         )
         result = without_answer(job, error if job.remote is None else out_of_reach(job, error), now_unix_ms)
-        return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._ledger.terms.keep_ms)
+        return end_job(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._ledger.terms.keep_ms)
 
     async def _apply(self, approval: Approval) -> None:
         try:
@@ -177,22 +177,22 @@ class Reconciler:
     async def sweep(self) -> int:
         """Deliver every unattended job, and return how many there were. Reports the number of open jobs, too."""
         for work in (self._heartbeat.release_dead, *self._each_time):
-            await self._guarded(work)
+            await self._run_guarded(work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.find_unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
-        await self._guarded(partial(self._deliver, jobs))
+        await self._run_guarded(partial(self._deliver, jobs))
         if len(jobs) == _BATCH:
-            await self._guarded(partial(self._deliver_others, jobs))
-        await self._guarded(self._check_awaiting)
+            await self._run_guarded(partial(self._deliver_others, jobs))
+        await self._run_guarded(self._check_awaiting)
         self._observer.on_counts(await self._store.count_jobs())
         return len(jobs)
 
     async def tidy(self) -> None:
         """Delete what has expired."""
         now_unix_ms = self._clock.unix_ms()
-        await self._guarded(partial(self._forget, now_unix_ms))
+        await self._run_guarded(partial(self._forget, now_unix_ms))
         for remove in self._tidy:
-            await self._guarded(partial(remove, now_unix_ms))
+            await self._run_guarded(partial(remove, now_unix_ms))
 
     async def _beat(self) -> None:
         while True:
@@ -202,7 +202,7 @@ class Reconciler:
     async def _sweep_forever(self) -> None:
         tidied_at_s = float("-inf")
         while True:
-            await self._guarded(self.sweep)
+            await self._run_guarded(self.sweep)
             if self._clock.monotonic_s() - tidied_at_s >= _TIDY_S:
                 tidied_at_s = self._clock.monotonic_s()
                 await self.tidy()
@@ -242,7 +242,7 @@ class Reconciler:
         is_round = len(jobs) < _BATCH
         self._awaiting_after = None if is_round else (jobs[-1].status.at_unix_ms, jobs[-1].job_id)
         for job in jobs:
-            await self._guarded(partial(self._awaiting, job), job.job_id)
+            await self._run_guarded(partial(self._awaiting, job), job.job_id)
 
     async def _forget(self, now_unix_ms: int) -> None:
         count = _BATCH
@@ -251,7 +251,7 @@ class Reconciler:
             if count:
                 self._forgotten(count)
 
-    async def _guarded(self, work: Callable[[], Awaitable[object]], job_id: str = "") -> None:
+    async def _run_guarded(self, work: Callable[[], Awaitable[object]], job_id: str = "") -> None:
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails

@@ -64,7 +64,7 @@ class JobSink:
         if (appending := self._appending) is not None:
             appending.cancel()
             await asyncio.wait({appending})
-        return None if self._latest is None else carried_on(self._live.job, self._cleaned(self._latest))
+        return None if self._latest is None else continue_progress(self._live.job, self._redact_report(self._latest))
 
     async def _append(self) -> None:
         try:
@@ -79,16 +79,16 @@ class JobSink:
 
     async def _report(self) -> None:
         try:
-            await self._live.change(self._reported)
+            await self._live.change(self._append_report)
         except ToolFailure as unreachable:  # a report is not worth a retry: the next one is newer
             self._ledger.observer.on_problem(self._live.job.job_id, unreachable)
 
-    def _reported(self, job: Job) -> Job:
+    def _append_report(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there a report to append
-        report = carried_on(job, self._cleaned(self._latest))
+        report = continue_progress(job, self._redact_report(self._latest))
         return move_job(job, job.state, self._ledger.clock.unix_ms(), progress=report)
 
-    def _cleaned(self, progress: Progress) -> Progress:
+    def _redact_report(self, progress: Progress) -> Progress:
         """Return the report redacted and cut for storage: a remote side may send any text."""
         message = excerpt(redact_text(progress.message, self._redactor), _MESSAGE_CHARS)
         unit = redact_text(progress.unit, self._redactor)[:_UNIT_CHARS]
@@ -98,7 +98,7 @@ class JobSink:
         return Progress(progress.step, progress.total, unit, message, progress.eta_s, kept)
 
 
-def carried_on(job: Job, report: Progress) -> Progress:
+def continue_progress(job: Job, report: Progress) -> Progress:
     """Keep the progress that the history shows when another run follows the same work on a remote side, because it may
     have seen fewer steps. Work that starts again here starts its count again."""
     before = job.status.progress

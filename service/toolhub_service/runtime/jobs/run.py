@@ -106,35 +106,35 @@ class JobRuns:
         await self._change(job_id, lambda job: amend_job(job, begun=True))
 
     async def asks(self, job_id: str) -> None:
-        job = self._held(job_id).job
+        job = self._held_job(job_id).job
         if job.begun or job.remote is not None:
-            await self._change(job_id, lambda job: amend_job(job, begun=False, remote=_accepted(job.remote)))
+            await self._change(job_id, lambda job: amend_job(job, begun=False, remote=accepted_mark(job.remote)))
 
     async def mark(self, job_id: str) -> RemoteMark | None:
-        return self._held(job_id).job.remote
+        return self._held_job(job_id).job.remote
 
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
         await self._change(job_id, lambda job: amend_job(job, remote=mark))
 
     def suspends(self, job_id: str, approval_id: str) -> None:
-        self._held(job_id).waits_within = approval_id
+        self._held_job(job_id).waits_within = approval_id
 
     def continues_elsewhere(self, job_id: str) -> bool:
         live = self._live.get(job_id)
         return live is not None and live.is_cancelled and (live.is_superseded or not live.stopping.is_set())
 
     def stopping(self, job_id: str) -> asyncio.Event:
-        live = self._held(job_id)
+        live = self._held_job(job_id)
         live.stops_itself = True
         return live.stopping
 
     async def _change(self, job_id: str, transition: Transition) -> None:
         try:
-            await self._held(job_id).change(transition)
+            await self._held_job(job_id).change(transition)
         except Superseded as over:
             raise not_ours() from over
 
-    def _held(self, job_id: str) -> LiveJob:
+    def _held_job(self, job_id: str) -> LiveJob:
         live = self._live.get(job_id)
         if live is None:
             raise not_ours()
@@ -221,6 +221,6 @@ class JobRuns:
         return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 
 
-def _accepted(mark: RemoteMark | None) -> RemoteMark | None:
+def accepted_mark(mark: RemoteMark | None) -> RemoteMark | None:
     """Return the mark if the remote side has accepted the work; otherwise there is nothing to find again."""
     return mark if mark is not None and mark.accepted else None

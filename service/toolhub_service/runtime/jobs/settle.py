@@ -40,7 +40,7 @@ def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
     return JobState.CANCELLED if error.kind is ErrorKind.CANCELLED else JobState.FAILED
 
 
-def ended(
+def end_job(
     job: Job, state: JobState, result: ToolResult, now_unix_ms: int, keep_ms: int, progress: Progress | None = None
 ) -> Job:
     """Return the job with its last entry; `progress` is the latest report if it has no entry of its own."""
@@ -77,13 +77,13 @@ def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
     )
 
 
-def ended_unanswered(ledger: JobLedger, job: Job, state: JobState, error: ToolError) -> Job:
+def end_job_unanswered(ledger: JobLedger, job: Job, state: JobState, error: ToolError) -> Job:
     """Return the job with its last entry, at the current time, where no pipeline has answered."""
     now_unix_ms = ledger.clock.unix_ms()
-    return ended(job, state, without_answer(job, error, now_unix_ms), now_unix_ms, ledger.terms.keep_ms)
+    return end_job(job, state, without_answer(job, error, now_unix_ms), now_unix_ms, ledger.terms.keep_ms)
 
 
-def broken_off(job: Job, how: str, cause: str) -> ToolError:
+def broken_off_error(job: Job, how: str, cause: str) -> ToolError:
     """Return the error of an interrupted run; `how` is a clause that says what interrupted it."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
@@ -111,7 +111,7 @@ def never_ran() -> ToolError:
     return ToolError(kind=ErrorKind.CANCELLED, message="The job was cancelled before it ran; nothing happened.")
 
 
-def stopped(job: Job) -> ToolError:
+def cancelled_job_error(job: Job) -> ToolError:
     """Return the error of a job that was cancelled while it ran here."""
     partly = " It had started and may have had a part of its effect." if job.begun else ""
     return ToolError(kind=ErrorKind.CANCELLED, message=f"The job was cancelled and has stopped.{partly}")
@@ -148,7 +148,7 @@ class JobSettlement:
             await self._persist(live, live.ending, live.cause)
         except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
             self._ledger.observer.on_problem(live.job.job_id, defect)
-            live.ending = self._ending(self._crashed(live.job), None)
+            live.ending = self._ending(self._crash_result(live.job), None)
             await self._persist(live, live.ending)
 
     async def hand_over(self, live: LiveJob, sink: JobSink) -> None:
@@ -162,35 +162,35 @@ class JobSettlement:
         if was_stopped or not work.cancelled():
             putting = asyncio.create_task(self.settle(live, progress))
         else:
-            putting = asyncio.create_task(self._persist(live, self._requeued, "HUB_STOPPED"))
+            putting = asyncio.create_task(self._persist(live, self._requeue_job, "HUB_STOPPED"))
         await asyncio.wait({putting}, timeout=LEAVING_S)
         putting.cancel()
         await asyncio.wait({putting})
         if not putting.cancelled() and (problem := putting.exception()) is not None:
             self._ledger.observer.on_problem(live.job.job_id, problem)
 
-    def _requeued(self, job: Job) -> Job:
+    def _requeue_job(self, job: Job) -> Job:
         if job.begun and job.remote is None:
-            unclear = broken_off(job, f"The hub was stopped while {job.call.tool} ran", "HUB_STOPPED")
-            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
+            unclear = broken_off_error(job, f"The hub was stopped while {job.call.tool} ran", "HUB_STOPPED")
+            return end_job_unanswered(self._ledger, job, JobState.LOST, unclear)
         if job.state is not JobState.CANCELLING:
             return move_job(job, JobState.QUEUED, self._clock.unix_ms(), runner="")
         if job.remote is not None:
             return amend_job(job, runner="")
-        return ended_unanswered(self._ledger, job, JobState.CANCELLED, stopped(job))
+        return end_job_unanswered(self._ledger, job, JobState.CANCELLED, cancelled_job_error(job))
 
     def _result(self, live: LiveJob) -> ToolResult:
         work = live.work
         assert work is not None  # it was awaited
         if work.cancelled():
-            return without_answer(live.job, stopped(live.job), self._clock.unix_ms())
+            return without_answer(live.job, cancelled_job_error(live.job), self._clock.unix_ms())
         problem = work.exception()
         if problem is None and isinstance(answer := work.result(), ToolResult):
             return answer
         self._ledger.observer.on_problem(live.job.job_id, problem or TypeError("a job was answered with a plan"))
-        return self._crashed(live.job)
+        return self._crash_result(live.job)
 
-    def _crashed(self, job: Job) -> ToolResult:
+    def _crash_result(self, job: Job) -> ToolResult:
         error = crash(job.call.call_id)
         if job.begun or job.remote is not None:
             error = broke_off(job.call.tool, job.call.call_id, error)
@@ -205,16 +205,16 @@ class JobSettlement:
             if approval_id:
                 is_own = approval_id != waits_within
                 return lambda job: self._waiting(job, result, approval_id, is_own=is_own)
-        return lambda job: self._done(job, result, progress)
+        return lambda job: self._finish_job(job, result, progress)
 
-    def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
+    def _finish_job(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
         now_unix_ms = self._clock.unix_ms()
         if _is_requeued(job, result):
             return move_job(job, JobState.QUEUED, now_unix_ms, runner="", begun=False)
         if job.remote is not None and result.error is not None and result.attempts == 0:
             result = without_answer(job, out_of_reach(job, result.error), now_unix_ms)
         state = final_state(job, result, now_unix_ms)
-        return ended(job, state, result, now_unix_ms, self._ledger.terms.keep_ms, progress)
+        return end_job(job, state, result, now_unix_ms, self._ledger.terms.keep_ms, progress)
 
     def _waiting(self, job: Job, result: ToolResult, approval_id: str, *, is_own: bool) -> Job:
         """Return the job as waiting for a person: its tool has a question or policy has changed since it was accepted,
@@ -222,7 +222,7 @@ class JobSettlement:
         now_unix_ms = self._clock.unix_ms()
         if job.state is not JobState.RUNNING:  # it is being cancelled, and nobody waits any more
             asked = structs.replace(job, approval_id=approval_id)
-            return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
+            return self._finish_job(asked, without_answer(job, cancelled_job_error(job), now_unix_ms), None)
         call = job.call._replace(approval_id=approval_id) if is_own else job.call
         return move_job(
             job,

@@ -23,8 +23,8 @@ from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran, stopped
-from toolhub_service.runtime.redaction import mended
+from toolhub_service.runtime.jobs.settle import cancelled_job_error, end_job_unanswered, never_ran
+from toolhub_service.runtime.redaction import replace_surrogates
 
 TAIL_ENTRIES = 64
 OPEN_STATES = frozenset(JobState) - FINAL_STATES
@@ -113,7 +113,7 @@ class _Several:
             self.pending[job_id] = None
         self.wake()
 
-    def sent(self, status: JobStatus) -> None:
+    def note_sent(self, status: JobStatus) -> None:
         self.places[status.job_id] = status.sequence
         if status.state.is_final:
             self.leave(status.job_id)
@@ -233,7 +233,7 @@ class JobWatch:
                 if job.state.is_final:  # also when there were no later entries
                     several.leave(job.job_id)
             else:
-                several.sent(job.status)
+                several.note_sent(job.status)
                 yield job.status
         several.pending.update(dict.fromkeys(several.places))  # they may have new entries since they were read
 
@@ -243,7 +243,7 @@ class JobWatch:
         after: tuple[int, str] | None = None
         while where is not None:
             open_ones = replace(where, states=OPEN_STATES)
-            page = await self._retried("", partial(self._store.page, open_ones, after=after, limit=_READ_ENTRIES))
+            page = await self._retry_read("", partial(self._store.page, open_ones, after=after, limit=_READ_ENTRIES))
             jobs = () if page is None else page[0]
             found += jobs
             if len(jobs) < _READ_ENTRIES:
@@ -265,7 +265,7 @@ class JobWatch:
     async def _later(self, several: _Several, job_id: str) -> AsyncGenerator[JobStatus, None]:
         """Yield the entries of one job after the last one sent; none when the job is not followed."""
         if job_id not in several.places:
-            job = await self._retried(job_id, partial(self._store.get, job_id))
+            job = await self._retry_read(job_id, partial(self._store.get, job_id))
             if job is None or several.where is None or not several.where.matches(job):
                 several.leave(job_id)
                 return
@@ -274,11 +274,11 @@ class JobWatch:
             topic = self._topics.get(job_id)
             entries = None if topic is None else topic.since(sequence)
             if entries is None:
-                entries = await self._retried(job_id, partial(self._store.history, job_id, sequence, _READ_ENTRIES))
+                entries = await self._retry_read(job_id, partial(self._store.history, job_id, sequence, _READ_ENTRIES))
             if not entries:
                 return
             for status in entries:
-                several.sent(status)
+                several.note_sent(status)
                 yield status
 
     def _count(self, change: int) -> None:
@@ -295,7 +295,7 @@ class JobWatch:
 
     async def _read(self, job_id: str, topic: _WatchedJob, sequence: int) -> Sequence[JobStatus]:
         gaps = topic.gaps
-        entries = await self._retried(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
+        entries = await self._retry_read(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
         for status in entries:
             topic.put(status)
         if len(entries) < _READ_ENTRIES:
@@ -310,10 +310,10 @@ class JobWatch:
         async def is_gone() -> bool:
             return await self._store.get(job_id) is None
 
-        if await self._retried(job_id, is_gone):
+        if await self._retry_read(job_id, is_gone):
             raise unknown(job_id)
 
-    async def _retried(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
+    async def _retry_read(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
         """Return the store's answer, retrying while it is unreachable; None when this process shuts down meanwhile."""
         while not self._is_draining:
             try:
@@ -375,20 +375,20 @@ class PrincipalJobs:
         job = await self.get(principal, job_id)
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
-        mended_reason = mended(reason)  # text from a model may not be valid for storage
-        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, mended_reason))
+        mended_reason = replace_surrogates(reason)  # text from a model may not be valid for storage
+        cancelled = await self._ledger.change(job_id, lambda now: self._cancel_job(now, principal.id, mended_reason))
         if cancelled is None:
             raise unknown(job_id)
         if cancelled.state is JobState.CANCELLING and not cancelled.runner:
             await deliver(self._engine, cancelled, self._ledger)
         return cancelled
 
-    def _cancelled(self, job: Job, by: str, reason: str) -> Job | None:
+    def _cancel_job(self, job: Job, by: str, reason: str) -> Job | None:
         if job.state.is_final or job.state is JobState.CANCELLING:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.state is JobState.RUNNING or job.remote is not None:
             return move_job(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
-        error = stopped(job) if job.runs and job.replays else never_ran()
-        over = ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
+        error = cancelled_job_error(job) if job.runs and job.replays else never_ran()
+        over = end_job_unanswered(self._ledger, job, JobState.CANCELLED, error)
         return replace(over, cancel_reason=reason, cancelled_by=by)

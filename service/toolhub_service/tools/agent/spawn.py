@@ -114,7 +114,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         agent = self._agent(args)
         calls = _calls(context, agent)
         specs = await _choose_tools(calls, agent, args.tools)
-        lent = calls.narrowed((spec.name for spec in specs), agent.max_calls)
+        lent = calls.restrict_to((spec.name for spec in specs), agent.max_calls)
         steps_max = min(args.max_steps or agent.max_steps, agent.max_steps)
         work = AgentLoop(agent, lent, specs, task=args.task, label=args.label, steps_max=steps_max)
         try:
@@ -186,9 +186,9 @@ async def _choose_tools(calls: InnerCalls, agent: SpawnableAgent, patterns: Sequ
     """Return the callable tools that the patterns name, by name. Raises ToolFailure INVALID_INPUT for patterns that
     match none."""
     if patterns is None:
-        chosen = list(await calls.offered(lambda spec: spec.annotations.read_only))
+        chosen = list(await calls.offered_tools(lambda spec: spec.annotations.read_only))
     else:
-        chosen = list(await calls.offered(lambda spec: any(fnmatchcase(spec.name, text) for text in patterns)))
+        chosen = list(await calls.offered_tools(lambda spec: any(fnmatchcase(spec.name, text) for text in patterns)))
         if unknown := [text for text in patterns if not any(fnmatchcase(spec.name, text) for spec in chosen)]:
             message = (
                 f"You have no tool named {', '.join(unknown[:5])}. Name tools that you may call, or globs of them."

@@ -102,7 +102,7 @@ async def prepare_program(
     _check_length(text.code, interpreter.limits.code_bytes)
     offered = await _tools_for_program(_inner_calls(context), text.tools)
     # Durable: a program that runs again after a restart gets the answers of its earlier calls.
-    calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
+    calls = _inner_calls(context).restrict_to((spec.name for spec in offered), text.max_calls).durable()
     words = words_of(text.code)
     names = tools_by_name([spec.name for spec in offered], words)
     named = _tools_named_in_text(offered, names)
@@ -261,8 +261,8 @@ def _check_length(code: str, max_bytes: int) -> None:
 async def _tools_for_program(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequence[ToolSpec]:
     """Return the tools that a program may call, without core/program.run: no program runs programs."""
     if patterns is None:
-        return await calls.offered(lambda spec: spec.name != NAME)
-    all_offered = await calls.offered(lambda spec: spec.name != NAME)
+        return await calls.offered_tools(lambda spec: spec.name != NAME)
+    all_offered = await calls.offered_tools(lambda spec: spec.name != NAME)
     if any("/" not in text for text in patterns):
         exported = tools_by_exported_name(spec.name for spec in all_offered)
         patterns = [exported.get(text, text) for text in patterns]

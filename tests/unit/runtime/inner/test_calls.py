@@ -62,6 +62,6 @@ async def test_job_that_cannot_be_followed_any_more_fails_its_call_and_is_asked_
     jobs = LostJobs()
     calls = calls_within(Account(calls=1, bytes=100), jobs)
     accepted = answered(a_job(), "accepted")
-    result = await calls.ended(accepted, JobRef("job-lost", JobState.QUEUED), stops=lambda: True)
+    result = await calls.wait_for_job(accepted, JobRef("job-lost", JobState.QUEUED), stops=lambda: True)
     assert result.error is not None
     assert (result.ok, result.error.kind, jobs.stopped) == (False, ErrorKind.NOT_FOUND, ["job-lost"])

@@ -146,7 +146,7 @@ async def a_followed(job: FollowedJob) -> tuple[RunLog, asyncio.Task[ToolResult]
     run, unused = a_run(store), cast(Any, None)
     deps = DurableCallDeps(store, unused, job.deps.running, unused, unused, ManualClock(), RecordingObserver())
     calls = DurableCalls(deps, cast(CallsWithin, job), run)
-    following = asyncio.create_task(calls._followed(an_answer(a_job(), "done"), "job-inner"))
+    following = asyncio.create_task(calls._follow_job(an_answer(a_job(), "done"), "job-inner"))
     await job.followed.wait()
     return run, following
 

@@ -11,7 +11,7 @@ from tests.unit.runtime.jobs.job_harness import JobHarness, Process, ScriptedRun
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Chunk, JobState, Progress, ToolResult
 from toolhub_service.runtime.jobs import reports as subject
-from toolhub_service.runtime.jobs.reports import carried_on
+from toolhub_service.runtime.jobs.reports import continue_progress
 
 
 async def _run(harness: JobHarness, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
@@ -149,4 +149,4 @@ def test_progress_of_a_remote_side_never_goes_back_for_any_follower(
 ) -> None:
     job = a_job()
     job = replace(job, remote=mark, status=replace(job.status, progress=Progress(3, 5, "nodes")))
-    assert carried_on(job, reported).step == step
+    assert continue_progress(job, reported).step == step

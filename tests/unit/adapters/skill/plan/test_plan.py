@@ -58,10 +58,10 @@ class FakeInnerCalls:
         self.most = 0
         self._tools = tools
 
-    async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
+    async def offered_tools(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
         return ()
 
-    def narrowed(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
+    def restrict_to(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
         return self
 
     def durable(self) -> InnerCalls:
