@@ -24,8 +24,8 @@ import (
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-// Hub is a connected hub. The generated clients stand beside, with the credential and the retries of the others, for
-// what has no method here.
+// Hub is a connected hub. Its fields are the generated clients, for RPCs that have no method here; they use the same
+// credential and the same retries.
 type Hub struct {
 	Tools     toolhubv1.ToolServiceClient
 	Jobs      toolhubv1.JobServiceClient
@@ -37,7 +37,7 @@ type Hub struct {
 	config     Config
 	address    string
 	connection *grpc.ClientConn
-	// What was exported under which name, as an exportedTool: in which form last.
+	// Maps each exported name to its exportedTool, with the form of the latest export.
 	exported sync.Map
 }
 
@@ -71,7 +71,7 @@ func Connect(address string, config Config) (*Hub, error) {
 // Close closes the channel.
 func (hub *Hub) Close() error { return hub.connection.Close() }
 
-// Address is what the hub was connected by.
+// Address returns the address of the connection.
 func (hub *Hub) Address() string { return hub.address }
 
 // Call is what to do and why. Only Tool is required.
@@ -82,13 +82,13 @@ type Call struct {
 	IdempotencyKey string // the same key and arguments have one effect, however often they are sent
 	PlanDigest     string // of a plan that a dry run has shown; Commit sends it
 	ApprovalID     string // of an approval that a person has granted
-	// ExpectedToolDigest is ToolSpec.Digest of the tool as the model was shown it: with another definition the call is
-	// refused as TOOL_CHANGED.
+	// ExpectedToolDigest is the ToolSpec.Digest of the definition that the model was shown: if the tool has another one
+	// by now, the call is refused as TOOL_CHANGED.
 	ExpectedToolDigest string
 	// ArgsForm is the form of Export whose definition a model wrote the arguments for; RunToolCall sets it.
 	ArgsForm toolhubv1.ArgsForm
-	// Context is in the place of that of Config; nil means that. Without a request id it has the connection's, and with
-	// it the workspace.
+	// Context replaces Config.Context for this call; nil means Config.Context. Without a request id of its own it gets
+	// the connection's, and so the connection's workspace.
 	Context *toolhubv1.ExecContext
 }
 
@@ -205,9 +205,9 @@ func (hub *Hub) ListTools(ctx context.Context, where *toolhubv1.ToolFilter) iter
 	})
 }
 
-// WatchTools gives each change of what ListTools gives, until the caller leaves or ctx ends; nil means all tools. A
-// message that says Reset wants the tools listed anew: the first one does, unless it goes on with a ResumeToken, as it
-// does itself across broken connections.
+// WatchTools gives each change of what ListTools gives, until the caller stops iterating or ctx ends; nil means all
+// tools. After a message with Reset, list the tools again. The first message has Reset, unless the request has a
+// ResumeToken. After a broken connection WatchTools resumes by itself.
 func (hub *Hub) WatchTools(
 	ctx context.Context, where *toolhubv1.ToolServiceWatchToolsRequest,
 ) iter.Seq2[*toolhubv1.ToolServiceWatchToolsResponse, error] {
@@ -249,18 +249,18 @@ func (hub *Hub) Search(
 	return found, nil
 }
 
-// GetTool is one tool; ErrNotFound when there is none.
+// GetTool returns one tool; ErrNotFound when there is none.
 func (hub *Hub) GetTool(ctx context.Context, name string) (*toolhubv1.ToolSpec, error) {
 	response, err := hub.Tools.GetTool(ctx, &toolhubv1.GetToolRequest{Name: name})
 	return response.GetTool(), err
 }
 
-// ServerInfo is what the hub is, what it takes and what it offers.
+// ServerInfo returns the version, features and limits of the hub, and who the caller is.
 func (hub *Hub) ServerInfo(ctx context.Context) (*toolhubv1.GetServerInfoResponse, error) {
 	return hub.Tools.GetServerInfo(ctx, &toolhubv1.GetServerInfoRequest{})
 }
 
-// Export gives definitions for a model, a JSON array, and each exported name's tool.
+// Export returns definitions for a model as a JSON array, and a map from each exported name to its tool.
 func (hub *Hub) Export(
 	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,
 ) (json.RawMessage, map[string]string, error) {
@@ -288,7 +288,7 @@ func (hub *Hub) Export(
 	return whole, names, err
 }
 
-// Stubs gives tools as functions of programs: the text of EXPORT_FORMAT_PYTHON_STUBS or EXPORT_FORMAT_TYPESCRIPT.
+// Stubs returns tools as functions for programs: the text of EXPORT_FORMAT_PYTHON_STUBS or EXPORT_FORMAT_TYPESCRIPT.
 func (hub *Hub) Stubs(
 	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,
 ) (string, error) {
@@ -329,7 +329,7 @@ func pages[Item any](page func(token string) ([]Item, string, error)) iter.Seq2[
 	}
 }
 
-// request is the call as a message; SubmitJobRequest, InvokeStreamRequest and SessionCall have the same fields.
+// request returns the call as a message; SubmitJobRequest, InvokeStreamRequest and SessionCall have the same fields.
 func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 	args := []byte("{}")
 	if call.Args != nil {

@@ -13,7 +13,7 @@ import (
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-// resumedMax are jobs whose sequence one request may name.
+// resumedMax is the largest number of jobs whose sequence one request may name.
 const resumedMax = 1024
 
 // Final says whether a job in this state is over.
@@ -40,7 +40,7 @@ func (hub *Hub) SubmitJob(ctx context.Context, call Call) (*toolhubv1.Job, error
 	return response.GetJob(), err
 }
 
-// GetJob is one job with its latest status; ErrNotFound when there is none.
+// GetJob returns one job with its latest status; ErrNotFound when there is none.
 func (hub *Hub) GetJob(ctx context.Context, jobID string) (*toolhubv1.Job, error) {
 	response, err := hub.Jobs.GetJob(ctx, &toolhubv1.GetJobRequest{JobId: jobID})
 	return response.GetJob(), err
@@ -76,10 +76,10 @@ func (hub *Hub) JobResult(ctx context.Context, jobID string) (*toolhubv1.ToolRes
 	return nil, fmt.Errorf("watching job %s: %w", jobID, io.ErrUnexpectedEOF)
 }
 
-// WatchJob gives every status of a job to its final one: first the state of now, or what AfterSequence and FromFirst
-// say; none where AfterSequence was the final one already. It reconnects with the last sequence that it saw, so nothing
-// is missed and nothing is seen twice; it gives up when 16 attempts in a row bring nothing. ErrNotFound when there is no
-// such job.
+// WatchJob gives every status of a job up to its final one. It begins with the current status, or where AfterSequence
+// and FromFirst say, and gives nothing if AfterSequence is that of the final status. It reconnects with the last
+// sequence that it saw, so nothing is missed and nothing is seen twice; it gives up when 16 attempts in a row bring
+// nothing. ErrNotFound when there is no such job.
 func (hub *Hub) WatchJob(
 	ctx context.Context, where *toolhubv1.WatchJobRequest,
 ) iter.Seq2[*toolhubv1.JobStatus, error] {
@@ -106,9 +106,9 @@ func (hub *Hub) WatchJob(
 	}
 }
 
-// WatchJobs gives the statuses of several jobs as they happen: of those that JobIds names, until all are over, or of all
-// that match, those to come included, until the caller leaves or ctx ends. It reconnects as WatchJob does. ErrNotFound
-// when one of those named is not there.
+// WatchJobs gives the statuses of several jobs as they happen. With JobIds, these are the jobs named there, until all
+// are over; without, all jobs that match, future ones included, until the caller stops iterating or ctx ends. It
+// reconnects as WatchJob does. ErrNotFound when a job that JobIds names does not exist.
 func (hub *Hub) WatchJobs(
 	ctx context.Context, where *toolhubv1.WatchJobsRequest,
 ) iter.Seq2[*toolhubv1.JobStatus, error] {
@@ -141,7 +141,8 @@ func (hub *Hub) WatchJobs(
 	}
 }
 
-// resumable is the request with no more sequences than one may have; the jobs of others begin with their state of now.
+// resumable returns the request with as many sequences as one may have; the remaining jobs begin with their current
+// status.
 func resumable(request *toolhubv1.WatchJobsRequest) *toolhubv1.WatchJobsRequest {
 	sent := proto.CloneOf(request)
 	for jobID := range sent.AfterSequences {

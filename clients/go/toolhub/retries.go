@@ -34,10 +34,10 @@ type retrier struct {
 	isEncrypted bool
 }
 
-// repeatable are RPCs that change something, and are as good twice as once.
+// repeatable has the RPCs that change something, and have the same effect when they are sent twice.
 var repeatable = map[string]bool{"CancelJob": true, "DecideApproval": true}
 
-// isRead says whether the contract calls a method free of side effects.
+// isRead says whether the contract declares a method as free of side effects.
 func isRead(method string) bool {
 	name := strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", ".")
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
@@ -92,10 +92,11 @@ func (retry *retrier) stream(
 	}, nil
 }
 
-// begunAgain is in the context of streams that whoever opens them begins again.
+// begunAgain marks the context of streams whose caller opens them again itself, so that they are not repeated here.
 type begunAgain struct{}
 
-// answers is a stream of answers to one request, which is begun again like a call until the first has come.
+// answers is a stream of answers to one request. Until the first answer has come, it is opened again like a call that
+// failed.
 type answers struct {
 	grpc.ClientStream
 	begin     func() (grpc.ClientStream, error)
@@ -146,8 +147,8 @@ func (stream *answers) again() error {
 	return begun.CloseSend()
 }
 
-// ready returns once a hub is connected. Waiting here, before the RPC, is what tells a hub that is away from one that
-// died with the call in its hands.
+// ready returns once a hub is connected. Because it waits before the RPC is sent, a hub that cannot be reached is told
+// apart from one that died while it had the call.
 func (retry *retrier) ready(ctx context.Context, connection *grpc.ClientConn, until time.Time) error {
 	waiting, cancel := context.WithDeadline(ctx, maxTime(until, time.Now().Add(firstPause)))
 	defer cancel()
@@ -166,7 +167,7 @@ func (retry *retrier) ready(ctx context.Context, connection *grpc.ClientConn, un
 	}
 }
 
-// askedWhy is in the context of an RPC that is only to say why there is no connection.
+// askedWhy marks the context of an RPC that is sent only to learn why there is no connection.
 type askedWhy struct{}
 
 // why returns, for a person to read, gRPC's message about the last failed attempt to connect, which only an RPC gets.
@@ -187,8 +188,8 @@ func maxTime(one, other time.Time) time.Time {
 	return other
 }
 
-// mayRepeat says whether a failed RPC may be sent again: what the hub refused without looking at it, and what broke on
-// the way and is as good twice as once.
+// mayRepeat says whether a failed RPC may be sent again: if the hub refused it unread, or if the connection broke and
+// the RPC has the same effect when it is sent twice.
 func mayRepeat(failed error, method string, request any) bool {
 	var err *HubError
 	if !errors.As(failed, &err) {
@@ -206,8 +207,8 @@ func mayRepeat(failed error, method string, request any) bool {
 	return isRead(method) || repeatable[path.Base(method)]
 }
 
-// pauseAfter grows exponentially with full jitter (Brooker, "Exponential Backoff And Jitter"); a hub that says when to
-// come back (RetryInfo), as one that leaves does, is not asked before.
+// pauseAfter grows exponentially with full jitter (Brooker, "Exponential Backoff And Jitter"). A hub that says when to
+// come back (RetryInfo), such as one that shuts down, is not asked earlier, up to longestPause.
 func pauseAfter(failed int, err error) time.Duration {
 	own := rand.N(min(longestPause, firstPause<<min(failed, 10)))
 	var told *HubError

@@ -173,7 +173,7 @@ type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+	// Also return `revealed_args_json`, after the audit log has recorded who asks for which approval. PERMISSION_DENIED
 	// for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
 	// 64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
 	// restarted.

@@ -716,7 +716,7 @@ func (x *GetToolResponse) GetTool() *ToolSpec {
 	return nil
 }
 
-// Asks to follow the tools that the caller's policy could allow.
+// Asks to follow the tools that policy could allow the caller.
 type ToolServiceWatchToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which tools. Unset means every ACTIVE or UNAVAILABLE one.
@@ -1439,8 +1439,8 @@ type SessionCall struct {
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Encoding of the JSON in the answer.
 	ResultEncoding ResultEncoding `protobuf:"varint,6,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
-	// Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
-	// with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
+	// Id of the call, chosen by the caller and unique among the calls in flight. A second call with the id is refused
+	// with INVALID_INPUT: its event has no id, and `details.call_id` of the error names it. The call in flight continues.
 	CallId        string `protobuf:"bytes,7,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2086,7 +2086,7 @@ type Entrance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `grpc` or `grpc+tls`.
 	Protocol string `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// How callers prove who they are: `api-key`, `insecure-local`.
+	// How callers prove who they are: `api-key`, `jwt`, `spiffe`, `xfcc`, `insecure-local`.
 	Credentials   []string `protobuf:"bytes,2,rep,name=credentials,proto3" json:"credentials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -46,8 +46,8 @@ type ToolServiceClient interface {
 	// changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
 	WatchTools(ctx context.Context, in *ToolServiceWatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ToolServiceWatchToolsResponse], error)
 	// Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-	// the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-	// all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+	// the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+	// run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
 	ExportTools(ctx context.Context, in *ExportToolsRequest, opts ...grpc.CallOption) (*ExportToolsResponse, error)
 	// Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
 	// `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
@@ -58,7 +58,7 @@ type ToolServiceClient interface {
 	// Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
 	// the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
 	InvokeSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[InvokeSessionRequest, InvokeSessionResponse], error)
-	// Returns version, features and limits of the hub, and the identity of the caller. For every role.
+	// Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
 }
 
@@ -197,8 +197,8 @@ type ToolServiceServer interface {
 	// changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
 	WatchTools(*ToolServiceWatchToolsRequest, grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]) error
 	// Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-	// the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-	// all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+	// the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+	// run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
 	ExportTools(context.Context, *ExportToolsRequest) (*ExportToolsResponse, error)
 	// Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
 	// `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
@@ -209,7 +209,7 @@ type ToolServiceServer interface {
 	// Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
 	// the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
 	InvokeSession(grpc.BidiStreamingServer[InvokeSessionRequest, InvokeSessionResponse]) error
-	// Returns version, features and limits of the hub, and the identity of the caller. For every role.
+	// Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }

@@ -102,7 +102,7 @@ class GetApprovalRequest(_message.Message):
     approval_id: _builtins.str
     """Id of the approval."""
     reveal: _builtins.bool
-    """Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+    """Also return `revealed_args_json`, after the audit log has recorded who asks for which approval. PERMISSION_DENIED
     for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
     64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
     restarted.

@@ -411,7 +411,7 @@ Global___GetToolResponse: _TypeAlias = GetToolResponse  # noqa: Y015
 
 @_typing.final
 class ToolServiceWatchToolsRequest(_message.Message):
-    """Asks to follow the tools that the caller's policy could allow."""
+    """Asks to follow the tools that policy could allow the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -789,8 +789,8 @@ class SessionCall(_message.Message):
     result_encoding: _call_pb2.ResultEncoding.ValueType
     """Encoding of the JSON in the answer."""
     call_id: _builtins.str
-    """Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
-    with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
+    """Id of the call, chosen by the caller and unique among the calls in flight. A second call with the id is refused
+    with INVALID_INPUT: its event has no id, and `details.call_id` of the error names it. The call in flight continues.
     """
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
@@ -1106,7 +1106,7 @@ class Entrance(_message.Message):
     """`grpc` or `grpc+tls`."""
     @_builtins.property
     def credentials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """How callers prove who they are: `api-key`, `insecure-local`."""
+        """How callers prove who they are: `api-key`, `jwt`, `spiffe`, `xfcc`, `insecure-local`."""
 
     def __init__(
         self,

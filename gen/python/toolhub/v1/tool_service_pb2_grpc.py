@@ -117,8 +117,8 @@ class ToolServiceServicer:
 
     def ExportTools(self, request, context):
         """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+        the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+        run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +149,7 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Returns version, features and limits of the hub, and the identity of the caller. For every role.
+        """Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,8 +45,8 @@ class ToolServiceStub:
     """
     ExportTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]
     """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-    the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-    all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+    the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+    run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
     """
     Invoke: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]
     """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
@@ -61,7 +61,7 @@ class ToolServiceStub:
     the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]
-    """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
+    """Returns version, features and limits of the hub, and the identity of the caller. Every role may ask."""
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
@@ -80,8 +80,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """
     ExportTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]  # type: ignore[assignment]
     """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-    the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-    all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+    the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+    run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
     """
     Invoke: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]  # type: ignore[assignment]
     """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
@@ -96,7 +96,7 @@ class ToolServiceAsyncStub(ToolServiceStub):
     the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
+    """Returns version, features and limits of the hub, and the identity of the caller. Every role may ask."""
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     """Finding tools and calling them. The caller's identity comes from the credential of channel or call."""
@@ -142,8 +142,8 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ExportToolsResponse, _abc.Awaitable[_tool_service_pb2.ExportToolsResponse]]:
         """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+        the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+        run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod
@@ -182,6 +182,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.GetServerInfoResponse, _abc.Awaitable[_tool_service_pb2.GetServerInfoResponse]]:
-        """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
+        """Returns version, features and limits of the hub, and the identity of the caller. Every role may ask."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

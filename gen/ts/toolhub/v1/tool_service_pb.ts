@@ -392,7 +392,7 @@ export const GetToolResponseSchema: GenMessage<GetToolResponse> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 7);
 
 /**
- * Asks to follow the tools that the caller's policy could allow.
+ * Asks to follow the tools that policy could allow the caller.
  *
  * @generated from message toolhub.v1.ToolServiceWatchToolsRequest
  */
@@ -832,8 +832,8 @@ export type SessionCall = Message<"toolhub.v1.SessionCall"> & {
   resultEncoding: ResultEncoding;
 
   /**
-   * Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
-   * with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
+   * Id of the call, chosen by the caller and unique among the calls in flight. A second call with the id is refused
+   * with INVALID_INPUT: its event has no id, and `details.call_id` of the error names it. The call in flight continues.
    *
    * @generated from field: string call_id = 7;
    */
@@ -1165,7 +1165,7 @@ export type Entrance = Message<"toolhub.v1.Entrance"> & {
   protocol: string;
 
   /**
-   * How callers prove who they are: `api-key`, `insecure-local`.
+   * How callers prove who they are: `api-key`, `jwt`, `spiffe`, `xfcc`, `insecure-local`.
    *
    * @generated from field: repeated string credentials = 2;
    */
@@ -1400,8 +1400,8 @@ export const ToolService: GenService<{
   },
   /**
    * Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-   * the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-   * all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+   * the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+   * run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
    *
    * @generated from rpc toolhub.v1.ToolService.ExportTools
    */
@@ -1444,7 +1444,7 @@ export const ToolService: GenService<{
     output: typeof InvokeSessionResponseSchema;
   },
   /**
-   * Returns version, features and limits of the hub, and the identity of the caller. For every role.
+   * Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
    *
    * @generated from rpc toolhub.v1.ToolService.GetServerInfo
    */

@@ -3125,7 +3125,7 @@ class Entrance(betterproto2.Message):
 
     credentials: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
     """
-    How callers prove who they are: `api-key`, `insecure-local`.
+    How callers prove who they are: `api-key`, `jwt`, `spiffe`, `xfcc`, `insecure-local`.
     """
 
 
@@ -3590,7 +3590,7 @@ class GetApprovalRequest(betterproto2.Message):
 
     reveal: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+    Also return `revealed_args_json`, after the audit log has recorded who asks for which approval. PERMISSION_DENIED
     for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
     64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
     restarted.
@@ -5487,8 +5487,8 @@ class SessionCall(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
-    with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
+    Id of the call, chosen by the caller and unique among the calls in flight. A second call with the id is refused
+    with INVALID_INPUT: its event has no id, and `details.call_id` of the error names it. The call in flight continues.
     """
 
 
@@ -6288,7 +6288,7 @@ default_message_pool.register_message("toolhub.v1", "ToolResult", ToolResult)
 @dataclass(eq=False, repr=False)
 class ToolServiceWatchToolsRequest(betterproto2.Message):
     """
-    Asks to follow the tools that the caller's policy could allow.
+    Asks to follow the tools that policy could allow the caller.
     """
 
     filter: "ToolFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
@@ -8128,8 +8128,8 @@ class ToolServiceSyncStub:
     def export_tools(self, message: "ExportToolsRequest") -> "ExportToolsResponse":
         """
         Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+        the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+        run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
         return self._channel.unary_unary(
@@ -8176,7 +8176,7 @@ class ToolServiceSyncStub:
 
     def get_server_info(self, message: "GetServerInfoRequest") -> "GetServerInfoResponse":
         """
-        Returns version, features and limits of the hub, and the identity of the caller. For every role.
+        Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
         """
 
         return self._channel.unary_unary(
@@ -8287,8 +8287,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "ExportToolsResponse":
         """
         Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
-        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
-        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
+        the exported names to the tools. With the metadata entry `toolhub-face`, it returns the tools of that face that can
+        run now, all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
         return await self._unary_unary(
@@ -8378,7 +8378,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetServerInfoResponse":
         """
-        Returns version, features and limits of the hub, and the identity of the caller. For every role.
+        Returns version, features and limits of the hub, and the identity of the caller. Every role may ask.
         """
 
         return await self._unary_unary(
