@@ -1,2 +1,2 @@
-"""Adapters: one port, and one adapter for each kind of tool, which executes granted calls. They do not know
-each other."""
+"""Adapters: one for each kind of tool (built-in, custom, MCP, n8n, ComfyUI, LangChain, skills); each executes granted
+calls. They implement one port, and do not know each other."""

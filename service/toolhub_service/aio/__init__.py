@@ -1,1 +1,2 @@
-"""Cooperation on one event loop: long work in slices or threads, waits that respect deadlines, and fair turns."""
+"""Cooperation on one asyncio event loop, so that no call delays the others: long work in slices or threads, waits that
+respect deadlines, and fair turns."""

@@ -85,7 +85,7 @@ class ReferenceFiles:
     """The files to verify the lines against."""
 
     log: Settings | None
-    """Whose log continues where the lines end; None: only the lines."""
+    """The hub whose log continues where the lines end; None: only the lines are verified."""
     audit_key: Path | None
     """None: the data folder's."""
     checkpoints: Path | None
@@ -130,6 +130,7 @@ def _own_key(paths: Paths) -> Path:
 
 
 def _live(events: SqliteEvents) -> dict[str, Live]:
+    """Return where each writer's chain in the log begins now."""
     live: dict[str, Live] = {}
     with closing(events.open(create=False)) as table:
         for writer, _ in table.ends():
@@ -140,7 +141,8 @@ def _live(events: SqliteEvents) -> dict[str, Live]:
 
 
 def _take(file: IO[bytes], name: str, chains: LineChains) -> None:
-    """Take the lines. A last line without its end is left by a crash, or being written: its event comes again."""
+    """Pass the lines to `chains`. A last line without its end is skipped: a crash cut it, or it is being written, and
+    its event comes again."""
     number = 0
     while line := file.readline(LINE_MAX_BYTES):
         number += 1
@@ -153,9 +155,10 @@ def _take(file: IO[bytes], name: str, chains: LineChains) -> None:
 
 
 def _with_faults(log: Verification, found: LinesVerified) -> LinesVerified:
+    """Return what was found in the lines, with the faults of the log: one of each writer."""
     lines = found.verification
-    first = {fault.writer: fault for fault in (*lines.faults, *log.faults)}
-    faults = tuple(first[writer] for writer in sorted(first))
+    by_writer = {fault.writer: fault for fault in (*lines.faults, *log.faults)}
+    faults = tuple(by_writer[writer] for writer in sorted(by_writer))
     return replace(found, verification=Verification(lines.events_checked, lines.writers, faults))
 
 
@@ -310,7 +313,7 @@ def _toolbox(settings: Settings) -> Toolbox:
 
 
 class NoJobs:
-    """Offline, tools are inspected and never called."""
+    """Stands in for the jobs of a running hub: offline, tools are inspected and never called."""
 
     async def get(self, principal: Principal, job_id: str) -> Job:
         raise OfflineRefused("a running hub knows its jobs")

@@ -1,4 +1,4 @@
-"""How this machine reaches the hub of a configuration: for probes, and for its greeting."""
+"""How a client on this machine reaches the hub of given settings: for commands, probes and what `serve` prints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from toolhub_service.app.listening import host_and_port
 from toolhub_service.settings.document import Settings
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+# Most turns of the two peers in one handshake.
 _FLIGHTS_MAX = 8
 _WAIT_S = 3.0
 
 
 def own_address(settings: Settings) -> str:
-    """Return where it listens, as a client on this machine writes it. Raises ListenRefused for an invalid address."""
+    """Return where the hub listens, as a client on this machine writes it.
+
+    Raises ListenRefused for an invalid address.
+    """
     listen = settings.server.listen
     return listen if listen.startswith("unix") else reachable("server.listen", listen)
 
 
 def certified_names(settings: Settings) -> tuple[str, ...]:
-    """Return host names and addresses of its certificate; empty when it has none, or an unusable or expired one."""
+    """Return host names and addresses in the hub's certificate; empty when there is none, or it is unusable or
+    expired."""
     tls = settings.server.tls
     try:
         certificate = _parse_certificate(tls.certificate_file, tls.key_file)
@@ -33,7 +38,7 @@ def certified_names(settings: Settings) -> tuple[str, ...]:
 
 
 def is_ready(settings: Settings) -> bool | None:
-    """Return whether it is ready, by its metrics port in plaintext; None without a port or an answer.
+    """Return whether the hub is ready, asked at its metrics port in plaintext; None without a port or an answer.
 
     Raises ListenRefused.
     """
@@ -43,7 +48,7 @@ def is_ready(settings: Settings) -> bool | None:
     connection = http.client.HTTPConnection(host, port, timeout=_WAIT_S)
     try:
         connection.request("GET", "/readyz")
-        # Another answer is not a hub's.
+        # Any other status does not come from a hub.
         return {200: True, 503: False}.get(connection.getresponse().status)
     except (OSError, http.client.HTTPException):
         return None
@@ -52,7 +57,7 @@ def is_ready(settings: Settings) -> bool | None:
 
 
 def reachable(setting: str, listen: str) -> str:
-    """Replace the wildcard address by this machine's own. Raises ListenRefused."""
+    """Return the address with this machine's own in place of a wildcard. Raises ListenRefused."""
     host, port = host_and_port(setting, listen)
     host = _WILDCARDS.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -61,11 +66,10 @@ def reachable(setting: str, listen: str) -> str:
 def _parse_certificate(certificate_file: str, key_file: str) -> Mapping[str, Any]:
     """Return the certificate as the standard library parses it. Raises OSError and ValueError.
 
-    The library only parses the certificate of a trusted peer: so both peers are here, and trust it.
+    The library parses only the certificate of a trusted peer, so both peers of a handshake in memory are here.
     """
     if not certificate_file:
         return {}
-    # A handshake with itself in memory: the standard library parses a certificate nowhere else.
     serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # With an empty password: without one OpenSSL would ask at the terminal.
     serving.load_cert_chain(Path(certificate_file).expanduser(), Path(key_file).expanduser(), password=lambda: "")

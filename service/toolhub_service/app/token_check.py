@@ -38,7 +38,7 @@ class TokenCheck:
 
 
 async def check_token(settings: Settings, token: str) -> list[TokenCheck]:
-    """Return the results in the order of the checks; a check that all others depend on is the last when it fails."""
+    """Return the results in the order of the checks; where one fails that all later ones depend on, it is the last."""
     try:
         parsed = parse(token)
     except TokenRefused as refused:
@@ -49,7 +49,7 @@ async def check_token(settings: Settings, token: str) -> list[TokenCheck]:
         known = _join_names([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
         return [*found, TokenCheck("issuer", False, f"{_short_text(parsed.claims.get('iss'))} is none of: {known}")]
     found.append(TokenCheck("issuer", True, f"{terms.name}, {terms.issuer}"))
-    # Every check, where the hub ends at the first failure: the operator of an issuer wants all of them at once.
+    # All checks run, although the hub stops at the first failure: the operator of an issuer wants all of them at once.
     found += _claims(parsed, terms, settings)
     found.append(await _signature(token, terms))
     return [*found, *_identity(parsed, terms, settings)]

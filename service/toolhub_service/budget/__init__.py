@@ -1,4 +1,4 @@
-"""Budget: deadline, rate, concurrency, quota, breaker and retry; taken in step 5, returned after the call. No I/O.
+"""What one call may use: deadline, rate, concurrency, quota, breaker and retry. No I/O.
 
-turns.py does not belong to that step: it decides whose call begins next on the event loop.
+ledger.py takes all of it in step 5, lease.py returns it after the call.
 """

@@ -1,1 +1,4 @@
-"""Sections of the configuration that settings and adapters share."""
+"""Types that sources.yaml and the hub's settings share: sections, common keys, references to secrets.
+
+The settings themselves are in settings/.
+"""

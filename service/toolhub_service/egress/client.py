@@ -34,10 +34,9 @@ from toolhub_service.egress.transport import GuardedTransport, address_of, check
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import CheckedUrl, check_url, join_url
 
-# The target of a redirect is checked like a first request (RFC 9110 §15.4).
-
+# Their targets are checked like a first request (RFC 9110 §15.4).
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# With the others a server may have processed the request before it answered.
+# Those after which nothing was processed: with the others a server may have processed the request before it answered.
 _UNPROCESSED_REDIRECTS = frozenset({307, 308})
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header of draft-ietf-httpapi-idempotency-key-header."""

@@ -1,4 +1,4 @@
-"""Engines: who runs a job, and where. The store is authoritative for jobs; an engine only delivers them, at least once.
+"""Job queues: an engine delivers each job to a process that runs it, at least once. The store has the jobs themselves.
 
 An optional engine is imported only when it is chosen, because its libraries are installed only where it is used.
 """

@@ -44,7 +44,7 @@ MAX_PRINCIPALS = 4_096
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_rows", "_spoken_of", "document", "principals", "revision", "table", "version")
+    __slots__ = ("_represented", "_rows", "document", "principals", "revision", "table", "version")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -56,7 +56,7 @@ class PolicySnapshot:
         """A snapshot never changes."""
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.principals: dict[str, Principal] = {}
-        self._spoken_of: dict[tuple[str, str], Party | None] = {}
+        self._represented: dict[tuple[str, str], Party | None] = {}
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
@@ -164,11 +164,11 @@ class PolicySnapshot:
 
     def _represented_party(self, id: str, by: str) -> Party | None:
         key = id, by
-        if key not in self._spoken_of:
-            if len(self._spoken_of) >= MAX_PRINCIPALS:
-                self._spoken_of.pop(next(iter(self._spoken_of)), None)
-            self._spoken_of[key] = self.table.represented_party(id, by)
-        return self._spoken_of[key]
+        if key not in self._represented:
+            if len(self._represented) >= MAX_PRINCIPALS:
+                self._represented.pop(next(iter(self._represented)), None)
+            self._represented[key] = self.table.represented_party(id, by)
+        return self._represented[key]
 
     def _row(self, key: tuple[str, str, str], principal: Principal, spec: ToolSpec, others: Sequence[Party]) -> Row:
         row = self._rows.get(key)

@@ -1,9 +1,9 @@
 """The decision table: what a policy says about one principal and one tool, computed once.
 
 Everything that does not depend on arguments or context is computed here: held capabilities, the applicable rules in
-order of precedence, constraints, limits and the final verdicts. A decision is then a dictionary lookup and, where rules
-have conditions or the tool has guarded arguments, their evaluation: about a microsecond, where engines that scan all
-rules take fifty and more.
+order of precedence, constraints, limits and the final verdicts. A decision (snapshot.py) is then a dictionary lookup
+and, where rules have conditions or the tool has guarded arguments, their evaluation: about a microsecond, where engines
+that scan all rules take fifty and more.
 
 Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the order of the file.
 """
@@ -60,17 +60,17 @@ class BoundRule(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One tool, and one principal with those who act for it or for whom it acts."""
+    """What the policy says of one tool and one principal, with the parties that act for it or for which it acts."""
 
     needs: frozenset[str]
     """The tool's capabilities by their current names."""
     missing: tuple[str, ...]
     """Capabilities that the principal, or another whose rights the call needs, has no grant for, sorted."""
     lacking: tuple[tuple[str, tuple[str, ...]], ...]
-    """What each of those who lack some lacks, by id."""
+    """(id, its missing capabilities) of each of these parties that lacks some."""
     not_agents: tuple[tuple[str, bool], ...]
-    """Ids of those whose rights the call needs but who are not agents, by roles or by a grant, so that every call is
-    denied; and whether they have other roles."""
+    """(id, whether it has other roles) of each party whose rights the call needs and that is not an agent, neither by
+    `roles` nor by a grant. If there is one, every call is denied."""
     denies: tuple[BoundRule, ...]
     others: tuple[BoundRule, ...]
     """Requiring and allowing rules in order of precedence."""
@@ -156,8 +156,8 @@ class Table:
         return frozenset.intersection(*map(self._roles_of, parties))
 
     def _roles_of(self, party: Party) -> frozenset[str]:
-        """Return the roles of the matching entries of `roles`; without any, `agent` for one named by a grant, else
-        none."""
+        """Return the roles of the matching entries of `roles`; where none matches, `agent` for a party that a grant
+        names, else none."""
         entries = [roles for who, roles in self._roles if who.match(party)]
         # Entries replace what a grant would imply, so an operator can take `agent` away.
         if entries:
@@ -176,7 +176,8 @@ class Table:
         return self._impersonate.match_all(parties)
 
     def constraints(self, parties: Sequence[Party], tool: str) -> Constraints:
-        # All of them: otherwise a host that is open to one party could be reached on behalf of another.
+        # A rule must match all parties: otherwise a host that is open to one of them could be reached on behalf of
+        # another.
         egress = tuple(rule for who, what, rule in self._egress if who.match_all(parties) and what.match(tool))
         return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
 

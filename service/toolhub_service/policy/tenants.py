@@ -112,7 +112,7 @@ class Tenancy:
         self._tenants = tenants
 
     def __eq__(self, other: object) -> bool:
-        """Equal when both let see the same, whichever policy they belong to."""
+        """Return whether both show the same, whichever policy they belong to."""
         return isinstance(other, Tenancy) and (self.name, self._tenants.shown) == (other.name, other._tenants.shown)
 
     def __hash__(self) -> int:
@@ -135,8 +135,8 @@ class Tenants:
         """`rules` are valid."""
         self.rules = tuple(rules)
         self.shown = tuple((rule.name, rule.principals, rule.sources) for rule in rules)
-        """What defines who sees what."""
-        self._fixed = [(rule.name, Patterns(rule.principals)) for rule in rules]
+        """The parts of the entries that decide who sees what."""
+        self._entries = [(rule.name, Patterns(rule.principals)) for rule in rules]
         self._sources = [(rule.name, Patterns(rule.sources)) for rule in rules if rule.sources]
         # Tokens may name any number of principals, so the number of remembered ones is limited.
         self._of: dict[str, str] = {}
@@ -144,7 +144,7 @@ class Tenants:
         self._tenancies: dict[str, Tenancy] = {}
 
     def of(self, principal_id: str) -> str:
-        """Return the name of the principal's tenant, UNASSIGNED, or EVERY; empty for an id of nobody."""
+        """Return the name of the principal's tenant, UNASSIGNED, or EVERY; empty for an id that stands for nobody."""
         known = self._of.get(principal_id)
         if known is None:
             known = "" if principal_id in _NOBODY else self._find(principal_id)
@@ -178,7 +178,7 @@ class Tenants:
 
     def entry_of(self, principal_id: str) -> tuple[int, str, str] | None:
         """Return (index of the entry that names the principal, the glob, the tenant); None when no entry does."""
-        for index, (rule, (name, patterns)) in enumerate(zip(self.rules, self._fixed, strict=True)):
+        for index, (rule, (name, patterns)) in enumerate(zip(self.rules, self._entries, strict=True)):
             if name != PLACEHOLDER:
                 if (pattern := patterns.match(principal_id)) is not None:
                     return index, pattern.text, name

@@ -1,1 +1,1 @@
-"""What the audit log says about a span of time, as values and as a page: for the command line and for a console."""
+"""The activity report: what the audit log says about a span of time, as values and as an HTML page."""

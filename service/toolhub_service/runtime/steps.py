@@ -93,7 +93,7 @@ def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Ve
 
 
 def is_bound(call: Call, verdict: Verdict) -> bool:
-    """Return whether a plan or an approval takes part: each is valid for one workspace and one state."""
+    """Return whether the call involves a plan or an approval, which are valid for one workspace and its state only."""
     if verdict.effect is Effect.DENY:
         return False
     if verdict.effect is Effect.REQUIRE_APPROVAL or call.mode is Mode.DRY_RUN:

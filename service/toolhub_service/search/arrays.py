@@ -25,7 +25,7 @@ else:
 
 
 async def load() -> None:
-    """Load it in a thread, so that other calls go on meanwhile."""
-    # sys.modules does not show that: it contains a module while that is still being loaded.
+    """Load numpy in a thread, so that other calls go on meanwhile."""
+    # Not decided by sys.modules, which contains a module already while it is still being loaded.
     if "ndarray" not in vars(np):
         await asyncio.to_thread(getattr, np, "ndarray")

@@ -1,1 +1,1 @@
-"""All settings of the hub: document.py declares them, loading.py reads their values."""
+"""All settings of the hub: document.py declares them, loading.py reads them from one file and the environment."""

@@ -1,8 +1,8 @@
 """Remembered items over any backend: `MemoryStore` for any `ItemTables`.
 
-A backend keeps items by number, postings (`item_index.py`) by term, newest number first, and how many items have each
-term; searching, listing, forgetting and visibility are decided here for all of them. A search is a few reads of the
-tables, each depending on the one before: it is a generator of reads, which a backend runs where that is cheapest,
+A backend keeps items by number, postings (`search/item_index.py`) by term, newest number first, and how many items have
+each term; searching, listing, forgetting and visibility are decided here for all of them. A search is a few reads of
+the tables, each depending on the one before: it is a generator of reads, which a backend runs where that is cheapest,
 SQLite's in one job of a reader's thread.
 """
 

@@ -2,7 +2,7 @@
 
 In this order: the command is checked by its rule's grammar (guards/commands/check.py), its paths by the workspace, and
 its environment is built from nothing; then it runs in its own session under the best available confinement
-(confinement.py). A non-zero exit code is a result; a command that does not end in time is TIMEOUT.
+(sandbox/confinement.py). A non-zero exit code is a result; a command that does not end in time is TIMEOUT.
 """
 
 from __future__ import annotations

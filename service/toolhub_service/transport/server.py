@@ -104,14 +104,15 @@ _REQUEST_MAX_BYTES = 4 * 1024 * 1024
 # Room for context, purpose and ids besides 4 MiB of arguments.
 _ENVELOPE_BYTES = 128 * 1024
 
-# Larger ones are refused; without the absolute bound gRPC refuses at random from this size up to twice as much.
+# Larger metadata is refused; without the absolute bound gRPC refuses at random from this size up to twice as much.
 _METADATA_BYTES = 32 * 1024
 
-# For a stream that nobody reads, and for a connection besides what is being read: 5 MB/s at 100 ms of latency. gRPC's
-# probe would widen the windows to what a fast sender sends, and hold that much even if it is never read.
+# Held for a stream that nobody reads, and for a connection besides what is being read; enough for 5 MB/s at 100 ms of
+# latency. gRPC's probe would widen the windows to what a fast sender sends, and hold that much even if it is never
+# read.
 _WINDOW_BYTES = 512 * 1024
 
-# For TLS and the first frames of HTTP/2; a silent connection is closed then.
+# For TLS and the first frames of HTTP/2; a connection that is silent for longer is closed.
 _HANDSHAKE_S = 20
 
 # Time for the answer of the longest call to be written and read.
@@ -125,12 +126,13 @@ _STREAMS_A_CONNECTION = 1_000
 # takes for overload: the admission layer refuses with a status that says when to retry.
 _PENDING_MAX = 16_384
 
-# Seconds without a call after which a mesh has noticed, and the longest wait for that, for clients that ignore health.
+# Seconds without a call after which a mesh counts as having noticed the shutdown; and the longest wait for that,
+# because some clients ignore health.
 _QUIET_S = 0.25
 _GOING_S = 5.0
 
 ANSWERS_S = 3.0
-"""Time for calls that the end of the grace has cut off to stop, and for their answers to be written."""
+"""Time for calls that were cut off at the end of the grace: to stop, and to write their answers."""
 
 # Longest wait for cancelled calls: a process may take a moment to end.
 _CUT_OFF_S = 5.0
@@ -238,9 +240,9 @@ class Server:
     ) -> None:
         """Shut down: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
-        `leaving` runs during the grace of the running RPCs: watches end, jobs end or are handed over. `cut_off` has the
-        calls beyond their grace answered; what runs even then is cancelled. When this returns all has been stopped and
-        recorded. `sleep` waits until the mesh has noticed.
+        `leaving` runs during the grace of the running RPCs: watches end, jobs end or are handed over. `cut_off` ends
+        the calls that run beyond the grace, each with an answer; what runs even then is cancelled. When this returns
+        all has been stopped and recorded. `sleep` waits until the mesh has noticed.
         """
         await self._report_health(_NOT_SERVING)
         if notice_s:
@@ -260,8 +262,9 @@ class Server:
     async def _stop(self, grace_s: float, going_s: float) -> None:
         """Close the connections, within `grace_s` and the time for answers to calls that are cut off then.
 
-        A stopping server answers CANCELLED to RPCs that arrive then, from which a client cannot conclude that nothing
-        has begun: where a mesh was notified, refuse its RPCs for up to `going_s`, until it sends none any more.
+        Once gRPC stops, it answers CANCELLED to RPCs that still arrive, from which a client cannot conclude that
+        nothing has begun. So where a mesh was notified, its RPCs are refused first: until it sends none any more, for
+        up to `going_s`.
         """
         began_s = monotonic()
         await self._admission.wait_until_quiet(_QUIET_S, going_s)
@@ -298,7 +301,7 @@ def server_options(listening: Listening) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", listening.max_connections),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
-        # Of one connection at once; without it heads that do not end take hundreds of megabytes.
+        # Read from one connection at once; without this limit, headers that never end take hundreds of megabytes.
         ("grpc.experimental.tcp_max_read_buffer_size", _WINDOW_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         ("grpc.server.max_pending_requests", _PENDING_MAX),

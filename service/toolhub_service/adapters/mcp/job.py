@@ -6,8 +6,8 @@
                  and the server decides; tasks/get has the result, too. What is answered at once is no task.
 
 Neither version lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
-again only where a repeat is safe, else the job is LOST. A task that waits for input has it (`elicitation.py`), or is
-cancelled.
+again only where a repeat is safe, else the job is LOST. A task that waits for input gets it
+(`questions/task_questions.py`), or is cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a row of the tables of errors says (error_kinds.py, reasons.py), and the table of why a hub does not start."""
+"""What a row of the tables of errors says (kinds.py, reasons.py), and the table of why a hub does not start."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What to tell an operator of a valid policy: names and arguments that its rules mention and nothing has."""
+"""Warnings about a valid policy: its rules mention names and arguments that no tool or principal has."""

@@ -15,19 +15,23 @@ from toolhub_service.registry.export.exported_names import (
     tools_by_exported_name,
 )
 
+# The hexadecimal mark at the end of a name that was cut, or that would equal another tool's.
 _MARKED: Final = re.compile(r"_[0-9a-f]{8,32}$")
 _SEPARATOR: Final = "__"
 
 
 class NamesGiven:
-    """Made once for a catalog; its maps are made when they are first needed, and again when the catalog has changed."""
+    """Finds the tools of one catalog by their exported names.
+
+    Its maps are made when they are first needed, and again after the catalog has changed.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._version = -1
         self._plain: Mapping[str, str] = {}
         self._marked: Mapping[str, str] | None = None
-        """Also names that were made when others collided; None: not made yet."""
+        """Also names with a mark; None: not made yet."""
 
     def tool_of(self, name: str) -> str:
         """Return the full name of the only tool that any export may have shown under this name; empty for none and
@@ -35,7 +39,7 @@ class NamesGiven:
         if self._version != self._catalog.version:
             self._version, self._plain, self._marked = self._catalog.version, self._plain_names(), None
         found = self._look_up(name)
-        # Gemini's names begin with a letter or an underscore, which is put before others.
+        # Gemini's names begin with a letter or an underscore: an underscore is put before any other first character.
         return found or (self._look_up(name[1:]) if name.startswith("_") else "")
 
     def _look_up(self, name: str) -> str:
@@ -55,7 +59,7 @@ class NamesGiven:
 
 
 def possible_names(name: str) -> list[str]:
-    """Return the full names that may have been exported as this one, by its parts alone: of tools that are not in the
-    catalog yet."""
+    """Return every full name whose exported form may be this one, judged by the text alone: for tools that are not in
+    the catalog yet."""
     places = [found.start() for found in re.finditer(f"(?={_SEPARATOR})", name)]
     return [f"{name[:at]}/{name[at + len(_SEPARATOR) :]}" for at in places if at]

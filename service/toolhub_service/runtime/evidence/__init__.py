@@ -1,1 +1,1 @@
-"""What step 8 does with a result that is longer than its inline limit."""
+"""Results that are longer than their inline limit: step 8 cuts them, and keeps the whole as an artifact."""

@@ -1,12 +1,13 @@
 """Finds jobs whose runner died or whose delivery was lost, and deletes what has expired.
 
-Every process writes a heartbeat in each interval. Separately from that, however long it takes, it checks the store
-twice in the time after which a process counts as dead, and deletes expired records once a minute; compare-and-set lets
-one of the processes win. A failure is reported and changes nothing else: one job that fails must not delay the others.
+Every process writes its heartbeat once per interval. A separate task, so that a slow check does not delay the
+heartbeat, checks the store twice within the time after which a process counts as dead, and deletes expired records once
+a minute. All processes do this; compare-and-set lets one of them win. A failure is reported and changes nothing else:
+one job that fails must not delay the others.
 
 `Reconciler.sweep` finds the jobs of a killed process and delivers them again; what happens to each is decided where it
-is claimed, by `JobClaims` in run.py. The jobs of a process on the same machine are found at once, because the lock of
-its runner is free (`Heartbeat.release_dead`). A sweep also runs `Decisions` and `OrphanedApprovals`.
+is claimed, by `JobClaims` in claims.py. The jobs of a process on the same machine are found at once, because the lock
+of its runner is free (`Heartbeat.release_dead`). A sweep also runs `Decisions` and `OrphanedApprovals`.
 """
 
 from __future__ import annotations
@@ -138,6 +139,8 @@ _TIDY_S = 60.0
 
 
 class Reconciler:
+    """Runs until cancelled: heartbeats and, in a task of their own, sweeps of the store."""
+
     def __init__(
         self,
         ledger: JobLedger,

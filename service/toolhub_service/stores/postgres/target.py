@@ -13,7 +13,7 @@ from toolhub_service.domain.errors.spec import StartReason
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 5,
-    # A peer that vanished silently is noticed after about ten seconds, waiting or sending.
+    # A peer that vanished silently is noticed after about ten seconds, whether the hub waits for it or sends.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,

@@ -1,7 +1,7 @@
 """core/agent.spawn: a task for a model that the operator has configured, with some of the caller's own tools.
 
 It always runs as a job. The agent has the caller's rights for the named tools; the hub (`ToolContext.calls`) enforces
-that, not the loop (`agent_loop.py`) that asks the model.
+that, not the loop (`loop.py`) that asks the model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What every core/http.* tool does: one exchange through the egress client, bounded, with evidence, and shown in plans.
-A tool adds its request and the processing of the answer (http_tools.py)."""
+A tool adds its request and the processing of the answer (tools.py)."""
 
 from __future__ import annotations
 
