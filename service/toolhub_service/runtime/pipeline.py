@@ -3,7 +3,7 @@
     1 resolve          which tool, is it callable?             route.py
     2 validate_input   do the arguments fit?                   steps.py
     3 apply_defaults   what was left out?                      steps.py
-    4 check_policy     may this agent do this?                 steps.py (plans.py, approvals.py where one must agree)
+    4 check_policy     may this agent do this?                 steps.py (a plan: plans.py; a person: approvals/gate.py)
     5 take_budget      is there time, rate, a slot, quota?     steps.py (before it, once per key: idempotency.py)
     6 execute          run the adapter, with its retries       steps.py
     7 validate_output  does the result fit?                    steps.py

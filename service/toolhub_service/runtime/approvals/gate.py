@@ -9,7 +9,7 @@ the call comes again, and the run that follows is the rest of the same effect. S
 under which its question was asked.
 
 A call that comes again under its idempotency key, or as the re-run of its job, names an approval that it has used up
-itself: `settle` accepts it, the key answers it with the stored answer, and `use` refuses whatever is neither.
+itself: `settle` accepts it. Then the key returns the stored answer, or the job runs on; `use` refuses every other call.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | No
 
 
 def binding_given(given: Binding, planned: PlannedCall, verdict: Verdict) -> Binding:
-    """Return what `given` must equal for this call. A binding that a job received for one of its own calls also holds
-    for the job which that call has become."""
+    """Return the binding that `given` must equal to be valid for this call. A binding that a job received for one of
+    its own calls also holds for the job which that call has become."""
     asked, lineage = binding_of(planned, verdict), planned.call.lineage
     if lineage is not None and lineage.is_kept and given.job_id == lineage.job_id:
         return structs.replace(asked, job_id=given.job_id)

@@ -1,4 +1,4 @@
-"""Claiming a job that nobody runs.
+"""Claims a job that nobody runs, or takes it over from a process that has died.
 
     QUEUED                       claim it and run
     its runner lives             nothing to do
@@ -6,8 +6,9 @@
         before its effect, safe to repeat, or marked on a remote side    run it again, or re-attach
         otherwise                                                        LOST, with the reason
 
-Whoever writes RUNNING first has it. A store that goes away meanwhile is waited for: it may have kept what it did not
-confirm, and such a job would have a runner that lives and does not run it.
+Whoever writes RUNNING first has it. When the store cannot be reached during a claim, the claim is repeated until the
+store answers: it may have kept a claim that it did not confirm, and the job would then belong to a living process that
+does not run it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class JobClaims:
         return is_alive or not self._heartbeat.may_take_over(job.runner)
 
     def _claim_job(self, job: Job) -> Job:
-        """Return the record that follows the stored one, for a job that nobody runs."""
+        """Return the next record of a job that nobody runs: claimed by this process, or ended."""
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.begun and job.remote is None:
             unclear = broken_off_error(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")

@@ -26,8 +26,11 @@ _TIMEOUTS = frozenset({ErrorKind.TIMEOUT.value, ErrorKind.HTTP_TIMEOUT.value})
 
 
 def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
-    """Return the job's state for the run's answer. A deadline that passed, the job's or an operator's limit, is
-    TIMED_OUT even if the effect is unknown, and so is work that its remote side has stopped for taking too long."""
+    """Return the state in which the job ends with this answer of its run.
+
+    It is TIMED_OUT, even if the effect is unknown, when the job's deadline or an operator's limit has passed, or when
+    the remote side stopped the work because it took too long.
+    """
     error = result.error
     if error is None:
         return JobState.SUCCEEDED
