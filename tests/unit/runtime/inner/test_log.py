@@ -130,7 +130,7 @@ class FollowedJob:
         self.is_stopped: bool | None = None
         self.deps: Any = SimpleNamespace(running=SimpleNamespace(goes_on_elsewhere=lambda job_id: elsewhere))
 
-    async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
+    async def wait_for_job(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
         self.followed.set()
         try:
             await self.over.wait()
