@@ -62,7 +62,7 @@ from toolhub_service.mcp_server.plan_confirmation import (
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.approvals.refusals import AGAIN
-from toolhub_service.runtime.evidence.cut_result import cut_to
+from toolhub_service.runtime.long_results.cut_result import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
 from toolhub_service.schema.tool_schemas import for_tool

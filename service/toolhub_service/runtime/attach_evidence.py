@@ -13,7 +13,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.argument_forms import repair_remark
 from toolhub_service.runtime.call_state import CallState
-from toolhub_service.runtime.evidence.cut_result import cut_aside
+from toolhub_service.runtime.long_results.cut_result import cut_aside
 from toolhub_service.runtime.redaction import redact_text, replace_surrogates
 from toolhub_service.schema.canonical_json import NotJson
 from toolhub_service.schema.repaired_json import repair_evidence, repair_value

@@ -25,7 +25,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Plan, ToolResu
 from toolhub_service.domain.tool import IdempotencyMode
 from toolhub_service.runtime.attach_evidence import attach_refusal
 from toolhub_service.runtime.call_state import CallState
-from toolhub_service.runtime.evidence.cut_result import cut_to
+from toolhub_service.runtime.long_results.cut_result import cut_to
 from toolhub_service.schema.canonical_json import digest
 
 # What is stored of the answer to a call with an idempotency key, and what a replayed answer says.

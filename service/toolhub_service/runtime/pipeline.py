@@ -72,11 +72,11 @@ from toolhub_service.runtime.call_state import (
     VALIDATE_OUTPUT,
     CallState,
 )
-from toolhub_service.runtime.evidence.keep_whole import keep_whole
 from toolhub_service.runtime.failures import cancelled_error, crash, hub_stopped, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
+from toolhub_service.runtime.long_results.keep_whole import keep_whole
 from toolhub_service.runtime.plan_offers import attach_plan, lacks_plan, to_dry_run
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder

@@ -12,7 +12,7 @@ from tests.unit.runtime.pipeline_harness import a_pipeline_harness, a_tool
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
-from toolhub_service.runtime.evidence.cut_result import cut_aside, cut_to
+from toolhub_service.runtime.long_results.cut_result import cut_aside, cut_to
 from toolhub_service.schema.canonical_json import NotJson, dumps
 
 CAP = 400

@@ -19,7 +19,7 @@ from toolhub_service.domain.result import EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.attach_evidence import attach_evidence
-from toolhub_service.runtime.evidence.keep_whole import keep_whole
+from toolhub_service.runtime.long_results.keep_whole import keep_whole
 from toolhub_service.schema.canonical_json import dumps
 
 CAP = 400
