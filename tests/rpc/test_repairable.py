@@ -38,7 +38,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     [
         ("read_file", {"path": "a"}, ["core/fs.readText"]),
         ("core/files.write_file", {"path": "a"}, ["core/fs.writeText"]),
-        ("core__fs_readText", {"path": "a"}, ["core/fs.readText"]),
+        ("core__fs_readTxt", {"path": "a"}, ["core/fs.readText"]),
         ("bash", {"command": "ls"}, ["SearchTools"]),
         ("core/fs.readText", {"file_path": "a"}, ["`file_path`", "Add `path`: of type string"]),
         ("core/fs.readText", {"pth": "a"}, ["Did you mean `path`?"]),

@@ -91,10 +91,10 @@ except OSError:
 json.dump({"made": made}, sys.stdout)
 """
 KEEPS = """
-from toolhub_tools import connected
+from toolhub_tools import connect
 if os.fork() == 0:
     leave()
-    connection = connected()
+    connection = connect()
     for name in (0, 1, 2):
         os.close(name)
     connection.recv(1)
