@@ -239,10 +239,13 @@ def _socket(settings: Settings, address: str) -> Finding:
 def is_this_hub(settings: Settings, host: str, port: int) -> bool:
     """Return whether the hub of this data folder listens there, and not another one.
 
-    It is known by its open audit log, where it has one that this user may see; else as `is_own`.
+    It is known by its open audit log, where this user may see what the process has open; else as `is_own`, if a hub has
+    ever served from this folder. (A hub shows its open files to root only: PR_SET_DUMPABLE in prctl(2).)
     """
-    holders = [] if settings.stores.postgres_url else holders_of(port)
-    return have_open(holders, [Paths(settings).audit]) if holders else is_own(settings, host, port)
+    if settings.stores.postgres_url:
+        return is_own(settings, host, port)
+    log, holders = Paths(settings).audit, holders_of(port)
+    return have_open(holders, [log]) if holders else log.exists() and is_own(settings, host, port)
 
 
 def _are_our_metrics(settings: Settings, host: str, port: int) -> bool:

@@ -40,7 +40,12 @@ async def elicitation_callback(answer: Answer, tls: ssl.SSLContext | None = None
     """A server that answers each request with the bytes that `answer(verb and path, headers, body)` gives."""
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        verb, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # a connection that the client closed without a request
+            writer.close()
+            return
+        verb, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         writer.write(answer(verb.rpartition(" ")[0], headers, body))
