@@ -5,7 +5,7 @@ import gzip
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -199,11 +199,10 @@ async def test_a_server_that_cannot_be_reached_is_unavailable_with_its_reason(ur
 
 
 async def test_a_server_that_never_answers_is_reported_within_the_time_to_connect() -> None:
-    never = asyncio.Event()
+    connections: list[asyncio.StreamWriter] = []
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await never.wait()
-        writer.close()
+        connections.append(writer)
 
     server = await asyncio.start_server(one, "127.0.0.1", 0)
     async with server:
@@ -211,7 +210,10 @@ async def test_a_server_that_never_answers_is_reported_within_the_time_to_connec
             with pytest.raises(ToolFailure) as failure:
                 await within(30, link.session(soon()))
             assert "within 0.5 s" in failure.value.error.message
-        never.set()
+        for connection in connections:
+            connection.close()
+            with suppress(ConnectionError):
+                await connection.wait_closed()
 
 
 async def test_tls_trusts_the_named_ca_alone(tmp_path: Path) -> None:
