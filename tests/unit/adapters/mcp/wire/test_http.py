@@ -39,7 +39,10 @@ Answer = Callable[[str, dict[str, str], bytes], bytes]
 async def elicitation_callback(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server that answers each request with the bytes that `answer(verb and path, headers, body)` gives."""
 
+    connections: list[asyncio.StreamWriter] = []
+
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:  # a connection that the client closed without a request
@@ -54,6 +57,10 @@ async def elicitation_callback(answer: Answer, tls: ssl.SSLContext | None = None
     server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
     async with server:
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        for connection in connections:
+            connection.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await connection.wait_closed()
 
 
 def http(body: bytes, *headers: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
