@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ async def envoy(
 
 @asynccontextmanager
 async def started(document: Any, folder: Path) -> AsyncIterator[None]:
-    """An Envoy that serves by this configuration."""
+    """An Envoy that serves by this configuration: each of its listeners accepts connections."""
     (folder / "envoy.yaml").write_text(yaml.safe_dump(document))
     try:
         if required():
@@ -80,6 +80,19 @@ async def started(document: Any, folder: Path) -> AsyncIterator[None]:
     except Unavailable as unavailable:
         give_up(str(unavailable))
     try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            for listener in document["static_resources"]["listeners"]:
+                await _accepts(listener["address"]["socket_address"]["port_value"])
         yield
     finally:
         await asyncio.to_thread(process.stop)
+
+
+async def _accepts(port: int) -> None:
+    """Wait until connections are accepted: Envoy's last line comes before its workers listen."""
+    while True:
+        with suppress(ConnectionRefusedError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await writer.wait_closed()
+            return
