@@ -20,7 +20,7 @@ from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.settings.document import Settings

@@ -20,7 +20,7 @@ import protovalidate
 from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.egress import transport
-from toolhub_service.policy import parsing, snapshot
+from toolhub_service.policy import decide, parsing
 from toolhub_service.search import analyser as analyser_module
 from toolhub_service.search import query
 from toolhub_service.tools import tool, util_tools
@@ -30,7 +30,7 @@ _CUSTOM: Any = custom
 _TIME: Any = util_tools
 _ENVELOPE: Any = envelope
 _QUERY: Any = query
-_SNAPSHOT: Any = snapshot
+_DECIDE: Any = decide
 _default_tls, _entry_points, _schema_of = transport._default_tls, _CUSTOM.entry_points, tool.schema_of
 _begin_analyser = analyser_module.Analyser.__init__
 _WORDS: dict[str, tuple[Any, ...]] = {}
@@ -82,5 +82,5 @@ def remember() -> None:
     _CUSTOM.entry_points = lambda group: _entry_points_on(tuple(sys.path), group)
     _TIME.available_timezones = cache(_TIME.available_timezones)
     _ENVELOPE.protovalidate = _OneValidator
-    _SNAPSHOT.parse_policy = _parsed
+    _DECIDE.parse_policy = _parsed
     _QUERY.Analyser.__init__ = _begin_with_known_words

@@ -10,7 +10,7 @@ import msgspec
 from schema_words import Schema, main_branch, told_bounds, told_type
 from tables import code, table
 
-from toolhub_service.app.files.sources_file import SOURCES_MAX
+from toolhub_service.app.config_files.sources_file import SOURCES_MAX
 from toolhub_service.app.kinds import KINDS, SHARED
 
 _OTHERS = ", ".join(code(kind.name) for kind in KINDS[1:])

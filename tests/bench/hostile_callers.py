@@ -32,7 +32,7 @@ from tests.bench.processes import Process, running
 from tests.free_port import free_port
 from toolhub.v1 import call_pb2, tool_service_pb2_grpc
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 POLICY = """
 extends: none

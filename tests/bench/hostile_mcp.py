@@ -30,7 +30,7 @@ from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
 from tests.free_port import free_port
 from tests.security.mcp_attackers import ATTACKS, call, connected
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 POLICY = """
 extends: none

@@ -30,7 +30,7 @@ from tests.bench.processes import Process, running
 from tests.e2e.envoy_proxy import envoy
 from tests.free_port import free_port
 from tests.security import http2_attackers as http2
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 POLICY = """
 extends: none

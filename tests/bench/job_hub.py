@@ -17,7 +17,7 @@ from tests.fakes.http_remote_job import HttpJobAdapter, HttpRemoteJob, remote_to
 from tests.hub import OPEN_POLICY, settings_of
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.tool import ToolKind

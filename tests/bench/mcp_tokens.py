@@ -30,7 +30,7 @@ from tests.bench.search_quality import load_tools, own_tools
 from tests.corpora import FOLDER
 from tests.hub import settings_of
 from tests.mcp_server.mcp_hub import ERAS, mcp_hub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.mcp_server.offer import PROGRAM_TOOL
 from toolhub_service.registry.catalog import ToolCatalog

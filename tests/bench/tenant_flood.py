@@ -24,7 +24,7 @@ from typing import Any, Final
 from tests.bench.load import PROTO_ROOT, ghz_path
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 _POLICY: Final = """
 extends: none

@@ -23,7 +23,7 @@ from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import FINAL_STATES
 from toolhub_client.channel import OPTIONS
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 POLICY = """
 extends: none

@@ -19,7 +19,7 @@ from tests.conformance.plays import OTHER, PARTS
 from tests.conformance.scenario_client import Bearer, ScenarioClient
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import source_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
 POLICY = """

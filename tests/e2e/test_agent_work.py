@@ -18,7 +18,7 @@ from tests.fakes.http_server import always, response, serving
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import audit_service_pb2, event_pb2
 from toolhub_client import Answer, Context, connect
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.event import ChainedEvent, ChainFault, EventType, Verification
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.settings.document import Settings

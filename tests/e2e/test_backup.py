@@ -26,7 +26,7 @@ from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.backup.signing import sign
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.settings.document import Settings
 
 ENOUGH = 12

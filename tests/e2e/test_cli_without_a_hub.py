@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.e2e.command_line import CommandLine, serving
 from tests.e2e.terminal import environment, terminal
-from toolhub_service.app.files.key_file import KeyFile, Wanted
+from toolhub_service.app.config_files.key_file import KeyFile, Wanted
 from toolhub_service.cli.root import toolhub
 
 COMMANDS = [

@@ -16,16 +16,16 @@ import yaml
 
 from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine
-from toolhub_service.app.files import editing as files
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files import editing as files
+from toolhub_service.app.config_files.key_file import KeyFile
 from toolhub_service.stores.audit.keyring import open_keyring
 
 MAKES_KEYS = (
-    "import sys; from pathlib import Path; from toolhub_service.app.files.key_file import KeyFile\n"
+    "import sys; from pathlib import Path; from toolhub_service.app.config_files.key_file import KeyFile\n"
     "for _ in range(int(sys.argv[3])): KeyFile(Path(sys.argv[1])).create(sys.argv[2])"
 )
 HOLDS = (
-    "import sys, signal; from pathlib import Path; from toolhub_service.app.files.editing import lock_for_edit\n"
+    "import sys, signal; from pathlib import Path; from toolhub_service.app.config_files.editing import lock_for_edit\n"
     "with lock_for_edit(Path(sys.argv[1])): print('held', flush=True); signal.pause()"
 )
 

@@ -17,9 +17,9 @@ import pytest
 from tests.e2e.command_line import CommandLine
 from tests.hub import request, running_hub, settings_of
 from tests.rpc.statuses import failed
-from toolhub_service.app.files import modes as file_modes
-from toolhub_service.app.files.modes import FilesLoose, check_files, repairs
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files import modes as file_modes
+from toolhub_service.app.config_files.modes import FilesLoose, check_files, repairs
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused, listening_of
 from toolhub_service.app.serving import reload_keys

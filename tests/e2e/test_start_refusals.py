@@ -24,8 +24,8 @@ from tests.e2e.command_line import CommandLine, CommandResult, serving
 from tests.e2e.terminal import ROOT, environment
 from tests.free_port import free_port
 from tests.services import RedisServer
-from toolhub_service.app.files.editing import SecretFileInvalid
-from toolhub_service.app.files.key_file import KeyFileInvalid
+from toolhub_service.app.config_files.editing import SecretFileInvalid
+from toolhub_service.app.config_files.key_file import KeyFileInvalid
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.start_checks import SEEN_BY_STARTING, START_CHECKS
 from toolhub_service.app.start_refusals import StartRefused

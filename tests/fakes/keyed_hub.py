@@ -14,7 +14,7 @@ import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub, settings_of
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 POLICY = """
 extends: none

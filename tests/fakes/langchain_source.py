@@ -16,12 +16,12 @@ from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
 from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.adapters.langchain.source import LangChainToolSource
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.sandbox.hidden import HiddenPaths
+from toolhub_service.sections.source_config import ToolTerms
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])

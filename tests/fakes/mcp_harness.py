@@ -23,13 +23,13 @@ from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.schema.relaxing import repair_schema
+from toolhub_service.sections.source_config import ToolTerms
 
 WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""

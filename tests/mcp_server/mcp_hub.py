@@ -15,8 +15,8 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
-from toolhub_service.app.files.key_file import KeyFile
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.key_file import KeyFile
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Principal, Role

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
-from toolhub_service.app.files.key_file import KeyFile
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.key_file import KeyFile
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventFilter, EventType
 from toolhub_service.mcp_server.http.admission import AdmissionTerms

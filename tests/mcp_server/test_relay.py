@@ -26,7 +26,7 @@ from tests.conformance.everything import served
 from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
 from tests.mcp_server.wire import ALSO_ASKS, KNOWS_TASKS, NEWER, OLDER, wire
 from tests.rpc.real_servers import WITHIN_S, write_sources
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.event import EventType
 

@@ -24,7 +24,7 @@ from tests.hub import OPEN_POLICY
 from tests.mcp_server.mcp_hub import ERAS, MODES, HeldTool, McpHub, mcp_hub
 from tests.mcp_server.test_admission import INITIALIZE, keyed_hub
 from tests.mcp_server.test_prompts import sourced
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.mcp.bridge import Bridge
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.event import EventType

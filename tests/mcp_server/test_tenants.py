@@ -11,7 +11,7 @@ from mcp import MCPError
 
 from tests.mcp_server.mcp_hub import ERAS, WITH_KEYS, HeldTool, keys_of, mcp_hub
 from tests.rpc.sample_tools import Echo
-from toolhub_service.mcp_server.calls import ARTIFACT_URI
+from toolhub_service.mcp_server.convert_calls import ARTIFACT_URI
 from toolhub_service.runtime.artifacts.uploads import ArtifactHeader
 
 POLICY = """

@@ -16,7 +16,7 @@ from toolhub.v1 import approval_pb2, job_pb2, job_service_pb2, result_pb2
 from toolhub.v1 import approval_service_pb2 as approvals_pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.job_state_pb2 import JobState
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.stores.redis.link import RedisLink

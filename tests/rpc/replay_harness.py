@@ -12,7 +12,7 @@ from typing import Any
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import approval_pb2, approval_service_pb2, job_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Annotations, CostHints, ToolLimits

@@ -29,7 +29,7 @@ from tests.rpc.model_endpoint import (
 )
 from toolhub.v1 import error_pb2, job_pb2, job_service_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Annotations, ToolLimits

@@ -25,8 +25,8 @@ from toolhub.v1 import (
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub_service.app.files.key_file import KeyFile, KeyUses, Wanted
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.key_file import KeyFile, KeyUses, Wanted
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.key_care import USES_KEPT_EVERY_S, KeyCare
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.call import Role

@@ -17,7 +17,7 @@ from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.event import EventType
 

@@ -12,7 +12,7 @@ from tests.hub import RunningHub, request, running_hub, settings_of
 from tests.rpc.statuses import failed, failure_of
 from toolhub.v1 import audit_service_pb2, error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.serving import reload_keys

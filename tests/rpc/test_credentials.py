@@ -24,7 +24,7 @@ from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1.credential_service_pb2_grpc import CredentialServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.root import toolhub
 
 SHARED, ALICE, BOB = "shared-secret-0123456789", "alice-secret-0123456789", "bob-secret-0123456789"

@@ -27,8 +27,8 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.app.doctor.remote import database_checks
 from toolhub_service.app.offline import configured_tools
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.explain import explain
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 POLICY = """
 extends: none

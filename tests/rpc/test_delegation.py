@@ -17,7 +17,7 @@ from tests.rpc.statuses import failed
 from tests.rpc.test_certificates import metric
 from toolhub.v1 import approval_pb2, error_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.event import EventType
 

@@ -27,7 +27,7 @@ from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.inner.log import RECHECK_MS, inner_call_id, inner_key
+from toolhub_service.runtime.inner_calls.log import RECHECK_MS, inner_call_id, inner_key
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
 

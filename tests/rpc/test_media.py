@@ -16,7 +16,7 @@ from tests.hub import RunningHub, request, running_hub
 from tests.rpc.media_receivers import PASSWORD, TOKEN, Receivers, attached, posted_files, receiving
 from tests.rpc.test_approvals import API_KEYS, ApprovalsHarness
 from toolhub.v1 import error_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 SEND = "core/media.send"
 GRANT = """

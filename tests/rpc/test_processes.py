@@ -19,7 +19,7 @@ from tests.processes import Served, ended, is_alive, refused, served
 from toolhub.v1 import audit_service_pb2, error_pb2, event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tests.unit.runtime.approvals.approval_harness import ANN, APPROVED
 from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2 as calls_pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.tool import ToolKind
 
 POLICY = """

@@ -21,7 +21,7 @@ from tests.unit.adapters.mcp.links import SERVERS, scripted_http
 from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.event import EventType
 from toolhub_service.registry.discovery.decisions import FORMER_MAX
 

@@ -13,7 +13,7 @@ from tests.rpc.media_receivers import receiving
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "research_agent"

@@ -32,7 +32,7 @@ from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.editing import read_or_make_key
+from toolhub_service.app.config_files.editing import read_or_make_key
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import ToolLimits
 

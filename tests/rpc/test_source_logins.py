@@ -20,7 +20,7 @@ from toolhub.v1 import credential_service_pb2, error_pb2, source_pb2, tool_pb2, 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.credentials.secret import Secret
 from toolhub_service.credentials.vault import login_key
 

@@ -24,11 +24,11 @@ from tests.rpc.statuses import failed
 from toolhub.v1 import audit_service_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.config_files.key_file import Wanted
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.credentials import certificate_checks
 from toolhub_service.app.doctor.start import start_findings
-from toolhub_service.app.files.key_file import Wanted
-from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused, listening_of
 from toolhub_service.app.serving import reload_certificates, reload_keys

@@ -18,7 +18,7 @@ from tests.rpc.principals import BY_KEY, Client, Principals
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, artifact_service_pb2_grpc, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.root import toolhub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,7 +17,7 @@ from tests.rpc.principals import BY_KEY, WAIT, Principals
 from tests.rpc.sample_tools import TextIn, TextOut, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, artifact_service_pb2_grpc, error_pb2, tool_service_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.root import toolhub
 from toolhub_service.tools.context import ToolContext
 

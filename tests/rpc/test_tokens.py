@@ -16,7 +16,7 @@ from tests.rpc.statuses import failed, failure_of
 from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.serving import reload_keys

@@ -15,7 +15,7 @@ from tests.fakes.tls import Authority, Signed
 from tests.hub import CALL_TIMEOUT_S
 from tests.rpc.statuses import failed
 from tests.rpc.test_spiffe import HEADERS, META, PARTNER, WORKLOAD, SpiffeHarness, spiffe_harness, svid
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
 ENVOY = "spiffe://example.org/envoy"

@@ -17,7 +17,7 @@ from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import started_log
 from tests.unit.stores.audit.postgres_logs import execute
 from toolhub.v1 import error_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.offline import OfflineRefused, begin_audit, verify_audit
 from toolhub_service.app.serving import follow

@@ -11,7 +11,7 @@ import pytest
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.event import EventType
 
 SPITEFUL = [

@@ -32,7 +32,7 @@ from tests.rpc.real_servers import write_sources
 from tests.rpc.skill_runs import script_skill, source_of
 from tests.unit.adapters.n8n.flows import FLOWS
 from toolhub.v1 import tool_service_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.faces.table import FACE_HEADER
 
 POLICY: Final = """

@@ -22,7 +22,7 @@ from tests.security.test_canary_wire import CANARY, SHAPED, HubOutput, hub_outpu
 from toolhub.v1 import approval_service_pb2, artifact_service_pb2, job_service_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.tools.context import ToolContext

@@ -29,7 +29,7 @@ from tests.fakes.http_server import always, response, serving
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from toolhub.v1 import audit_service_pb2, call_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.telemetry import logs, span_recording

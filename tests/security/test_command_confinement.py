@@ -16,7 +16,7 @@ from tests.fakes.commands import command_context, confinement_of
 from tests.fakes.keyed_hub import keyed_hub, kind
 from tests.fakes.util_context import called, refused
 from toolhub_service.app import serving
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox import confinement

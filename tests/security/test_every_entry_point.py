@@ -278,13 +278,13 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "runtime/jobs/accept.py": ("SubmitJob", "MCP job_start"),
     "runtime/jobs/run.py": ("SubmitJob", "MCP job_start"),
     "mcp_server/calling.py": ("MCP job_start", "MCP task, 2025-11-25", "MCP task, 2026-07-28"),
-    "runtime/inner/calls.py": ("an inner call",),
-    "runtime/inner/log.py": ("an inner call",),
+    "runtime/inner_calls/calls.py": ("an inner call",),
+    "runtime/inner_calls/log.py": ("an inner call",),
     "transport/tool_servicer.py": ("Invoke", "InvokeStream"),
     "transport/session.py": ("InvokeSession",),
     "transport/job_servicer.py": ("SubmitJob",),
     "faces/table.py": ("a face",),
-    "mcp_server/calls.py": (
+    "mcp_server/convert_calls.py": (
         "MCP over HTTP, 2025-11-25",
         "MCP over HTTP, 2026-07-28",
         "MCP call_tool",

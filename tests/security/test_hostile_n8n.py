@@ -21,11 +21,11 @@ from toolhub_service.adapters.n8n.adapter import base_url
 from toolhub_service.adapters.n8n.client import N8nClient
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource
 from toolhub_service.adapters.n8n.server import plain_path
-from toolhub_service.config.source_config import SourceValues, request_headers
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
 from toolhub_service.egress.resolver import SystemResolver
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sections.source_config import SourceValues, request_headers
 
 KEY = "n8n_api_0123456789abcdef"
 Respond = Callable[[RecordedRequest], bytes]

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.commands import confinement_of
 from tests.fakes.langchain_source import OpenedSource, opened
 from tests.rpc.real_servers import sourced_hub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.sandbox import hidden
 from toolhub_service.sandbox.hidden import HiddenPaths

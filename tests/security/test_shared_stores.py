@@ -24,7 +24,7 @@ from tests.rpc.statuses import failed
 from toolhub.v1 import approval_service_pb2, artifact_service_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 POLICY = """
 extends: none

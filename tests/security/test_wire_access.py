@@ -24,7 +24,7 @@ from toolhub.v1 import (
     tool_pb2,
 )
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.runtime import route
 
 GRANTED_S = 1.0

@@ -16,7 +16,7 @@ from tests.hub import RunningHub, request, running_hub
 from tests.rpc.statuses import FailedRpc, failed
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.event import Event, EventType
 

@@ -21,7 +21,7 @@ from tests.security.approvals_harness import ARGS, POLICY, WRITE, ApprovalsHarne
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import artifact_service_pb2, call_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.approvals.view import line, print_approval, print_approvals
 from toolhub_service.domain.event import EventType
 

@@ -21,7 +21,7 @@ from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_pb2, error_pb2, result_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 POLICY = """
 extends: none

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
 from tests.fakes.keyed_hub import KeyedHub, kind
 from tests.hub import running_hub, settings_of
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 FEW = 4
 """Calls before a breaker may open."""

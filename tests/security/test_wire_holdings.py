@@ -17,7 +17,7 @@ from tests.fakes.keyed_hub import KeyedHub, keyed_hub, status
 from tests.hub import CALL_TIMEOUT_S, request
 from toolhub.v1 import artifact_service_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 
 
 @pytest.fixture

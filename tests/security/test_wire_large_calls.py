@@ -31,7 +31,7 @@ from toolhub_service.guards.paths import check_path
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
 from toolhub_service.runtime import pipeline
-from toolhub_service.runtime.approvals import record as approval_record
+from toolhub_service.runtime.approvals import binding
 from toolhub_service.runtime.approvals.show_arguments import show_arguments
 from toolhub_service.runtime.artifacts import references as artifact_references
 from toolhub_service.runtime.steps import validate_input
@@ -194,7 +194,7 @@ async def test_a_large_call_is_made_ready_for_a_person_beside_other_calls(
         shown_in.append(threading.current_thread())
         return show_arguments(args, redactor)
 
-    monkeypatch.setattr(approval_record, "show_arguments", shows)
+    monkeypatch.setattr(binding, "show_arguments", shows)
     rule = "rules:\n  - {id: ask, effect: REQUIRE_APPROVAL, tools: [core/util.template.render], reason: Shared.}\n"
     asked = {"template": "", "data": [[n, f"row {n}"] for n in range(20_000)]}
     async with running_hub(tmp_path, policy=OPEN_POLICY + rule) as hub:

@@ -13,7 +13,7 @@ from tests.rpc.principals import state
 from tests.rpc.statuses import failed
 from tests.security.approvals_harness import ARGS, WRITE, ApprovalsHarness, approvals_harness, kind
 from toolhub.v1 import approval_pb2
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.runtime.approvals.reveal import REVEALED_MAX_BYTES
 
 

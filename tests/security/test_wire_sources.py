@@ -20,7 +20,7 @@ from toolhub.v1 import registry_service_pb2 as registry_pb
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
 POLICY = """

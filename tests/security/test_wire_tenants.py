@@ -39,8 +39,8 @@ from toolhub.v1 import (
     tool_pb2,
     tool_service_pb2,
 )
-from toolhub_service.app.files.key_file import Wanted
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.key_file import Wanted
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
 from toolhub_service.app.wiring.stores import make_stores
 from toolhub_service.domain.approval import ApprovalFilter

@@ -11,11 +11,11 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from toolhub_service.config.source_config import Section, SourceInvalid, SourceValues, Value
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.credential import CredentialKind
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.guards.headers import check_request_headers
+from toolhub_service.sections.source_config import Section, SourceInvalid, SourceValues, Value
 
 _PREFIX: Final = "Bearer "
 _URLS: Final = ("issuer", "origins` or `token_url")

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import structs
 
-from toolhub_service.config.source_config import SECRET_MIN_CHARS
 from toolhub_service.credentials.secret import CallerCredential, PerUserTerms
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.call import GrantedCall, Principal, QuestionAsked
@@ -20,6 +19,7 @@ from toolhub_service.egress.hiding import HIDES, mask_failure, mask_outcome
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.guards.urls import ParsedUrl, parse_url
+from toolhub_service.sections.source_config import SECRET_MIN_CHARS
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
 """State of a credential that the source's server rejects."""

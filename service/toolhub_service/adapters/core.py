@@ -44,7 +44,7 @@ from toolhub_service.egress.hiding import mask_failure, mask_outcome
 from toolhub_service.guards.paths import check_path, workspace_folder_name
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.storage.workspace_usage import WorkspaceAccount, WorkspaceUsage
+from toolhub_service.tools.disk_space.workspace_usage import WorkspaceAccount, WorkspaceUsage
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
 from toolhub_service.tools.workspace.workspace import Workspace
 

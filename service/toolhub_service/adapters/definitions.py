@@ -16,12 +16,12 @@ import re2
 from msgspec import structs
 
 from toolhub_service.adapters.upstream import one_line, shorten, write_json
-from toolhub_service.config.source_config import Source, ToolTerms
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec
 from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.schema.relaxing import Relaxed
+from toolhub_service.sections.source_config import Source, ToolTerms
 
 SCHEMA_MAX_BYTES: Final = 256 * 1024
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024

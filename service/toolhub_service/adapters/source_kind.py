@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from toolhub_service.adapters.upstream import no_source
-from toolhub_service.config.source_config import Section, Source, Value
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, InnerCalls, Randomness
 from toolhub_service.domain.source import Definition, ResourceNews, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.sections.source_config import Section, Source, Value
 
 if TYPE_CHECKING:
     from toolhub_service.credentials.vault import Vault

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from toolhub_service.config.source_config import ClientTls
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
@@ -24,6 +23,7 @@ from toolhub_service.domain.excerpts import both_ends
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.egress.hiding import mask_bytes
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.sections.source_config import ClientTls
 
 _TOO_DEEP: Final = "nested too deeply to be read"
 LONGEST_S: Final = 3_600.0  # the longest wait that one Retry-After header can request

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import grpc
 import msgspec
 
-from toolhub_service.app.files.editing import Stamp, stamp_of
+from toolhub_service.app.config_files.editing import Stamp, stamp_of
 from toolhub_service.identity import spiffe
 from toolhub_service.identity.workload_api import X509Context
 from toolhub_service.settings.document import Settings

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from toolhub_service.app.files.policy_files import PolicyFile
+from toolhub_service.app.config_files.policy_files import PolicyFile
 from toolhub_service.app.wiring.audit import make_access, open_audit
 from toolhub_service.app.wiring.calls import (
     LongWork,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from toolhub_service.app.files.key_file import KeyUses
+from toolhub_service.app.config_files.key_file import KeyUses
 from toolhub_service.app.wiring.telemetry import Observing
 from toolhub_service.domain.ports import Clock
 from toolhub_service.identity.api_keys import KnownKeys, StoredKey

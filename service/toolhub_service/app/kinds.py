@@ -12,9 +12,9 @@ from toolhub_service.adapters.mcp.kind import MCP
 from toolhub_service.adapters.n8n.kind import N8N
 from toolhub_service.adapters.skill.kind import SKILL
 from toolhub_service.adapters.source_kind import FileKeys, SourceKind
-from toolhub_service.config.source_config import ClientTls, SecretRef, Section, Source, ToolTerms
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.sections.source_config import ClientTls, SecretRef, Section, Source, ToolTerms
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.source_kind import WorkflowReport

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from toolhub_service.app.files.editing import lock_for_edit
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.policy_files import configured_sources, known_names
+from toolhub_service.app.config_files.editing import lock_for_edit
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.policy_files import configured_sources, known_names
 from toolhub_service.app.wiring.audit import audit_log_of
 from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.app.wiring.tools import Toolbox, open_toolbox
@@ -27,9 +27,9 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.advice.missing_arguments import find_missing_arguments
 from toolhub_service.policy.advice.unmatched_names import find_unmatched_names
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.explain import Explanation, explain
 from toolhub_service.policy.parsing import invalid, parse_policy
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime.route import resolve
 from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.tool_schemas import for_tool

@@ -14,11 +14,11 @@ from functools import partial
 from itertools import islice
 from tempfile import TemporaryDirectory
 
+from toolhub_service.app.config_files.key_file import KeyFile, KeyFileInvalid, KeyUses
+from toolhub_service.app.config_files.modes import FilesLoose, problem_of
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.policy_files import ShadowFile, known_names
 from toolhub_service.app.expiry_watch import ClockWatch, ExpiryWatch
-from toolhub_service.app.files.key_file import KeyFile, KeyFileInvalid, KeyUses
-from toolhub_service.app.files.modes import FilesLoose, problem_of
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.policy_files import ShadowFile, known_names
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.key_care import KeyCare
 from toolhub_service.app.start_refusals import load_first_policy

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from toolhub_service.app.files.editing import SecretFileInvalid, read_key
-from toolhub_service.app.files.key_file import KeyFileInvalid
-from toolhub_service.app.files.modes import problem_of
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.editing import SecretFileInvalid, read_key
+from toolhub_service.app.config_files.key_file import KeyFileInvalid
+from toolhub_service.app.config_files.modes import problem_of
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, listening_of, open_certificates
 from toolhub_service.app.start_refusals import StartRefused, load_first_policy
 from toolhub_service.app.wiring.audit import check_exports

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from toolhub_service.app.files.policy_files import PolicyFile
+    from toolhub_service.app.config_files.policy_files import PolicyFile
     from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
     from toolhub_service.policy.live import Change
     from toolhub_service.settings.document import Settings
@@ -63,7 +63,7 @@ def reason_and_remedy(line: str) -> tuple[str, str]:
 
 
 def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     error = refused.error
     details = error.details
@@ -109,7 +109,7 @@ def _without_credentials(url: str) -> str:
 
 
 def _advice_for(refused: OSError, settings: Settings) -> str:
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     folder = Paths(settings).data_dir.absolute()
     if refused.filename and Path(refused.filename).absolute().is_relative_to(folder):
@@ -121,9 +121,9 @@ def _advice_for(refused: OSError, settings: Settings) -> str:
 
 def refusals() -> tuple[type[Exception], ...]:
     """Return exceptions that prevent a start and are not defects."""
-    from toolhub_service.app.files.editing import SecretFileInvalid
-    from toolhub_service.app.files.key_file import KeyFileInvalid
-    from toolhub_service.app.files.modes import FilesLoose
+    from toolhub_service.app.config_files.editing import SecretFileInvalid
+    from toolhub_service.app.config_files.key_file import KeyFileInvalid
+    from toolhub_service.app.config_files.modes import FilesLoose
     from toolhub_service.app.listening import ListenRefused
     from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
     from toolhub_service.settings.loading import SettingsInvalid

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from toolhub_service.app.files.modes import check_files
+from toolhub_service.app.config_files.modes import check_files
 from toolhub_service.app.listening import host_and_port, listening_of
 from toolhub_service.app.start_refusals import StartRefused
 from toolhub_service.app.wiring.telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint

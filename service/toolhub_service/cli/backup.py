@@ -78,7 +78,7 @@ def backup(
     from toolhub_service.app.backup.restoring import inspect_backup
     from toolhub_service.app.backup.signing import trust_of
     from toolhub_service.app.backup.taking import take
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     settings = read_settings(**options)
     if not only_verify and (trust_file or allow_unsigned):
@@ -129,7 +129,7 @@ def restore(
     from toolhub_service.app.backup.parts import BackupRefused
     from toolhub_service.app.backup.restoring import restore as restore_backup
     from toolhub_service.app.backup.signing import trust_of
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     settings = read_settings(**options)
     with explaining(BackupRefused):

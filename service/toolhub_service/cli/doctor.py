@@ -190,9 +190,9 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
 
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
+    from toolhub_service.app.config_files.paths import Paths
     from toolhub_service.app.doctor.configuration import settings_checks
     from toolhub_service.app.doctor.machine import machine_checks, sandbox_check, scripts_check
-    from toolhub_service.app.files.paths import Paths
     from toolhub_service.app.wiring.deps import make_ladder
     from toolhub_service.sandbox.script_python import ScriptPython
 

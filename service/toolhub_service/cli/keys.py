@@ -28,7 +28,7 @@ from toolhub_service.cli.terminal.output import (
 )
 
 if TYPE_CHECKING:
-    from toolhub_service.app.files.key_file import Wanted
+    from toolhub_service.app.config_files.key_file import Wanted
     from toolhub_service.identity.api_keys import StoredKey
     from toolhub_service.settings.document import Settings
 
@@ -130,8 +130,8 @@ def create(
       toolhub keys create ci --expires 90d --capabilities 'read:*' --roles agent --out ci.key
     """
     _check_name(name)
-    from toolhub_service.app.files.key_file import KeyFileInvalid
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.key_file import KeyFileInvalid
+    from toolhub_service.app.config_files.paths import Paths
 
     settings = read_settings(**options)
     file = Paths(settings).key_file()
@@ -168,7 +168,7 @@ def _check_name(name: str) -> None:
 
 def _read_properties(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:
     """Return the properties. Raises click.UsageError."""
-    from toolhub_service.app.files.key_file import Wanted
+    from toolhub_service.app.config_files.key_file import Wanted
     from toolhub_service.domain.call import Role
 
     for glob in capabilities:
@@ -240,8 +240,8 @@ def list_keys(as_json: bool, **options: Any) -> None:
     Example:
       toolhub keys list
     """
-    from toolhub_service.app.files.key_file import KeyFileInvalid, KeyUses
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.key_file import KeyFileInvalid, KeyUses
+    from toolhub_service.app.config_files.paths import Paths
 
     paths = Paths(read_settings(**options))
     with explaining(OSError, KeyFileInvalid):
@@ -313,8 +313,8 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
       toolhub keys rotate ci --out ci.new.key
       toolhub keys rotate thk_1a2b3c4d --overlap 1h
     """
-    from toolhub_service.app.files.key_file import KeyFileInvalid, RotationRefused
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.key_file import KeyFileInvalid, RotationRefused
+    from toolhub_service.app.config_files.paths import Paths
 
     settings = read_settings(**options)
     file = Paths(settings).key_file()
@@ -342,8 +342,8 @@ def revoke(key: str, **options: Any) -> None:
       toolhub keys revoke thk_1a2b3c4d
       toolhub keys revoke ci
     """
-    from toolhub_service.app.files.key_file import KeyFileInvalid
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.key_file import KeyFileInvalid
+    from toolhub_service.app.config_files.paths import Paths
 
     settings = read_settings(**options)
     file = Paths(settings).key_file()

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from toolhub_service.app.files.editing import lock_for_edit, replace_text
+from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
 
 _PREFIX = "plan_"
 _NAME = re.compile(r"plan_[0-9a-f]{8}")

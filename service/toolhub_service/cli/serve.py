@@ -58,7 +58,7 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:
-    from toolhub_service.app.files.modes import check_files
+    from toolhub_service.app.config_files.modes import check_files
     from toolhub_service.app.hub import Hub
     from toolhub_service.app.serving import serve as serve_hub
     from toolhub_service.app.workers import READY, worker_number
@@ -141,7 +141,7 @@ def _print_stopped(settings: Settings) -> None:
     """For a person at a terminal, where the log is for one too."""
     if not sys.stderr.isatty() or settings.logs.format == "json":
         return
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     stores = settings.stores
     are_here = stores.kind == "sqlite" and not (stores.postgres_url or stores.redis_url)

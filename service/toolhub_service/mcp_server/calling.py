@@ -28,7 +28,7 @@ from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.mcp_server.blocks import Taken, content_of, is_blocks, text_bytes_of
-from toolhub_service.mcp_server.calls import (
+from toolhub_service.mcp_server.convert_calls import (
     ARTIFACT_URI,
     META_PREFIX,
     Context,

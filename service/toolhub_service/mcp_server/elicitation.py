@@ -13,7 +13,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
-from toolhub_service.mcp_server.calls import Context
+from toolhub_service.mcp_server.convert_calls import Context
 
 ACCEPT: Final = "accept"
 NOT_ASKED: Final = "not asked"

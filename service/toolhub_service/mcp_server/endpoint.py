@@ -45,8 +45,8 @@ from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolErr
 from toolhub_service.guards.foreign_text import has_controls
 from toolhub_service.mcp_server.caller import CALLER, PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.calling import Calling, parse_approval_answer
-from toolhub_service.mcp_server.calls import Context, error_to_dict
 from toolhub_service.mcp_server.changes import Changes
+from toolhub_service.mcp_server.convert_calls import Context, error_to_dict
 from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer

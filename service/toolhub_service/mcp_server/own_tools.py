@@ -22,7 +22,7 @@ from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling, resume_call
-from toolhub_service.mcp_server.calls import Context, error_to_dict, is_id, text_of
+from toolhub_service.mcp_server.convert_calls import Context, error_to_dict, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.plan_confirmation import refuse_declined

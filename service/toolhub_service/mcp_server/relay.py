@@ -44,7 +44,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.mcp_server.calls import Context, invoke
+from toolhub_service.mcp_server.convert_calls import Context, invoke
 
 STATE_PREFIX: Final = "waiting:"
 """Of a request's state that names a call which waits for its client."""

@@ -30,7 +30,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
-from toolhub_service.mcp_server.calls import Context, is_id
+from toolhub_service.mcp_server.convert_calls import Context, is_id
 from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.elicitation import Prompt, how_to_approve
 from toolhub_service.mcp_server.engine import Engine

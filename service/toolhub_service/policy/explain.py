@@ -13,10 +13,10 @@ from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy.arguments import RULE_IDS, argument_of, check_argument, statement_of, words
 from toolhub_service.policy.conditions import ConditionFault
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.holdings import Holdings
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
 from toolhub_service.policy.selectors import Party, parties_of
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.suggested_lines import grammar_line
 from toolhub_service.policy.table import TENANTS_RULE_ID, CompiledRule, Row
 from toolhub_service.policy.tenants import EVERY, UNASSIGNED

@@ -16,8 +16,8 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.storage import StorageTerms
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Limit, Verdict
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.parsing import InvalidPolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.storage import DEFAULT_TERMS
 
 Source = str | Mapping[str, JsonValue]

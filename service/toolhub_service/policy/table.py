@@ -1,7 +1,7 @@
 """The decision table: what a policy says about one principal and one tool, computed once.
 
 Everything that does not depend on arguments or context is computed here: held capabilities, the applicable rules in
-order of precedence, constraints, limits and the final verdicts. A decision (snapshot.py) is then a dictionary lookup
+order of precedence, constraints, limits and the final verdicts. A decision (decide.py) is then a dictionary lookup
 and, where rules have conditions or the tool has guarded arguments, their evaluation: about a microsecond, where engines
 that scan all rules take fifty and more.
 

@@ -74,7 +74,7 @@ from toolhub_service.runtime.call_state import (
 )
 from toolhub_service.runtime.failures import cancelled_error, crash, hub_stopped, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
-from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
+from toolhub_service.runtime.inner_calls.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.long_results.keep_whole import keep_whole
 from toolhub_service.runtime.plan_offers import attach_plan, lacks_plan, to_dry_run

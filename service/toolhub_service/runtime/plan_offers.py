@@ -26,7 +26,7 @@ _EFFECT_MAX_CHARS: Final = 300
 
 def lacks_plan(call: Call, answer: ToolResult) -> bool:
     """Return whether a call was refused for want of a plan that its caller could commit. Of an inner call the caller
-    cannot (`inner/refusals.py`), nor can a job that runs."""
+    cannot (`inner_calls/refusals.py`), nor can a job that runs."""
     is_running_job = bool(call.job_id) and call.mode is Mode.EXECUTE
     if answer.error is None or is_running_job or call.lineage is not None:
         return False

@@ -4,7 +4,7 @@ They are found by their parents, while those live (`kill_strays`), or by an envi
 started with and that what it starts inherits, a daemon with a session of its own included (`kill_marked`; the way of
 Jenkins' ProcessTreeKiller). A program that starts one with a cleaned environment and ends before it escapes both.
 
-The standard library only: adapters/mcp/wire/reaper.py uses this without the hub.
+The standard library only: adapters/mcp/transports/reaper.py uses this without the hub.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.config.source_config import Section
+from toolhub_service.sections.source_config import Section
 
 
 class AuditExport(Section, frozen=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.config.source_config import Section
+from toolhub_service.sections.source_config import Section
 
 # No HMAC: anyone who can verify such a signature can also make it.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

@@ -8,10 +8,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import SourceAuth, check_auth
-from toolhub_service.config.source_config import Section
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.guards.headers import SURVIVES_REDIRECT
 from toolhub_service.guards.urls import ParsedUrl, parse_url
+from toolhub_service.sections.source_config import Section
 
 
 class SealingKey(Section, frozen=True):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.config.source_config import Section
+from toolhub_service.sections.source_config import Section
 from toolhub_service.settings.audit_section import Audit
 from toolhub_service.settings.auth_section import Auth
 from toolhub_service.settings.credentials_section import Credentials

@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import yaml
 
-from toolhub_service.config.source_config import SECRET_MIN_CHARS, Section, secrets_of_url
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.guards.yaml_scalars import load_as_written
+from toolhub_service.sections.source_config import SECRET_MIN_CHARS, Section, secrets_of_url
 from toolhub_service.settings.document import Settings
 
 # Secrets that this process knows by value: they are hidden under any name and in any text.

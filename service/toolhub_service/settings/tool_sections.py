@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.config.source_config import SecretRef, Section, Value, secrets_of_url
+from toolhub_service.sections.source_config import SecretRef, Section, Value, secrets_of_url
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 

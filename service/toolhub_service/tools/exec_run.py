@@ -39,8 +39,8 @@ from toolhub_service.sandbox.hidden import lies_in, with_other_names
 from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, run_process
 from toolhub_service.sandbox.request import Level, too_weak
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.storage.growth import Growth, growth_of
-from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES
+from toolhub_service.tools.disk_space.growth import Growth, growth_of
+from toolhub_service.tools.disk_space.workspace_usage import BLOCK_BYTES
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace.workspace import Workspace
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.hub import RunningHub, settings_of
-from toolhub_service.app.files.editing import read_or_make_key
-from toolhub_service.app.files.key_file import KeyFile, KeyFileInvalid
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.policy_files import PolicyFile
+from toolhub_service.app.config_files.editing import read_or_make_key
+from toolhub_service.app.config_files.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.policy_files import PolicyFile
 from toolhub_service.app.listening import is_local
 from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
 from toolhub_service.app.workers import reserve_port

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolhub_service.app.backup.parts import PARTS
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.root import toolhub
 from toolhub_service.settings.document import Settings
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.hub import running_hub, settings_of
 from toolhub_service.app.certificates import Validity
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.kept import clock_check
 from toolhub_service.app.expiry_watch import ClockWatch, ExpiryWatch, clock_behind_s, expiry_stage
-from toolhub_service.app.files.paths import Paths
 
 DAY_S = 86_400.0
 YEAR = Validity(0.0, 365 * DAY_S)

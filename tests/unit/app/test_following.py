@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.files.policy_files import PolicyFile
+from toolhub_service.app.config_files.policy_files import PolicyFile
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.serving import follow
 from toolhub_service.policy.live import Change, LivePolicy

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
+from toolhub_service.app.config_files.sources_file import to_source
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.sources import missing_for, source_checks
 from toolhub_service.app.doctor.start import start_findings
-from toolhub_service.app.files.sources_file import to_source
 
 FILES = "langchain_community.agent_toolkits:FileManagementToolkit"
 WHOLE = {"command": "sh"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from toolhub_service.app.files.key_file import KeyFile, KeyUses
+from toolhub_service.app.config_files.key_file import KeyFile, KeyUses
 from toolhub_service.cli.root import toolhub
 from toolhub_service.identity.api_keys import key_id_of
 

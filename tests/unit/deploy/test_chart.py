@@ -24,7 +24,7 @@ from tests.unit.deploy.pods import Pod
 from toolhub.v1 import error_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service import __version__
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 from toolhub_service.settings.loading import load_settings
 
 ROOT = Path(__file__).parents[3]

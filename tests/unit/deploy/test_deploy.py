@@ -19,7 +19,7 @@ from tests.processes import served
 from tests.unit.deploy.pods import Pod
 from tests.unit.docs.pages_of_docs import anchors
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.config_files.key_file import KeyFile
 from toolhub_service.settings.loading import load_settings
 from toolhub_service.telemetry.names import METRICS, Metric, MetricKind
 

@@ -11,7 +11,7 @@ from tests.unit.docs.pages_of_docs import ROOT, links
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 
 FOLDER = ROOT / "examples" / "policies"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))

@@ -10,7 +10,7 @@ import code_facts
 import pytest
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT, fences, inline_code, markdown, prose
-from toolhub_service.adapters.mcp.wire.reaper import RUN_VARIABLE
+from toolhub_service.adapters.mcp.transports.reaper import RUN_VARIABLE
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.errors.spec import Code, StartReason

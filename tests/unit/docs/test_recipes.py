@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 from msgspec import Meta
-from toolhub_service.config.source_config import Source, SourceInvalid, Value, check_web
+from toolhub_service.sections.source_config import Source, SourceInvalid, Value, check_web
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
 """

@@ -9,12 +9,12 @@ import yaml
 from tests.unit.docs.pages_of_docs import DOCS, fences
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.files.sources_file import parse_sources
+from toolhub_service.app.config_files.sources_file import parse_sources
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.pin import PinChange, PinState
 from toolhub_service.domain.source import SourceState, Trust
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 
 PAGE = DOCS / "sources.md"
 TEXT = PAGE.read_text(encoding="utf-8")

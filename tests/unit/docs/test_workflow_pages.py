@@ -23,9 +23,9 @@ from tests.fakes.comfyui.png import Picture, encoded
 from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, running_hub
 from tests.unit.docs.pages_of_docs import DOCS, fences
-from toolhub_service.app.files.sources_file import parse_sources
+from toolhub_service.app.config_files.sources_file import parse_sources
 from toolhub_service.cli.root import toolhub
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 
 COMFYUI, N8N = DOCS / "comfyui.md", DOCS / "n8n.md"
 SERVER = "http://gpu-1:8188"

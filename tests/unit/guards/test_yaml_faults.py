@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app.files.sources_file import parse_sources
+from toolhub_service.app.config_files.sources_file import parse_sources
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
 
 SECRET = "hunter2canary"

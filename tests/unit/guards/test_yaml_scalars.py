@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.files.key_file import KeyFile, KeyFileInvalid
-from toolhub_service.app.files.sources_editing import with_sources
-from toolhub_service.app.files.sources_file import parse_sources
+from toolhub_service.app.config_files.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.config_files.sources_editing import with_sources
+from toolhub_service.app.config_files.sources_file import parse_sources
 from toolhub_service.guards.yaml_scalars import load_as_written
 from toolhub_service.policy.parsing import InvalidPolicy, parse_policy
 from toolhub_service.settings.loading import SettingsInvalid, load_settings

@@ -11,7 +11,7 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import ArgumentRole, ToolSpec
 from toolhub_service.policy.call_facts import CallFacts, facts_of, overlaps
 from toolhub_service.policy.conditions import Condition, ConditionFault
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 
 COPY = a_tool("x/copy", guarded=(("source", ArgumentRole.PATH_READ), ("destination", ArgumentRole.PATH_WRITE)))
 EXEC = a_tool("x/exec", guarded=(ARGV, COMMAND, FOLDER))

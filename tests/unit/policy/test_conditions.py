@@ -13,8 +13,8 @@ from tests.fakes.planned_calls import READ_TEXT, REQUEST, TIME_NOW, a_call, a_to
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.conditions import FUNCTIONS, Condition, ConditionFault
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.parsing import InvalidPolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 ARGS: dict[str, Any] = {"n": 3, "s": "abc", "items": [1, 2], "nested": {"key": None}}
 

@@ -13,9 +13,9 @@ from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, TIME
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.document import DeniedCommandRule, Egress, PolicyDocument, canonical_bytes
 from toolhub_service.policy.patterns import Pattern, Patterns
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.starter import STARTER, complete
 
 FIRST_REVISION = "bf1a18114255bd16e1c1417ee3866b77d573acaf8a8db2c9885e5d46f4d330e4"

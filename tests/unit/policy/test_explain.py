@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, TIME_NOW, a_call
 from toolhub_service.domain.call import PlannedCall
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.explain import Consideration, explain
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 SOURCE = PolicySnapshot.load(
     {

@@ -15,8 +15,8 @@ from tests.ports.policy_source_suite import PolicySourceSuite
 from toolhub_service.domain.call import PlannedCall, Principal
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.live import Difference, LivePolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 NO_TIME: dict[str, Any] = {"rules": [{"id": "no-time", "effect": "DENY", "tools": ["core/util.*"]}]}
 CALL = a_call(TIME_NOW)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.policy.advice.unmatched_names import Known, find_unmatched_names
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.document import PolicyDocument, canonical_bytes, document_schema
 from toolhub_service.policy.parsing import MAX_TEXT_CHARS, InvalidPolicy, parse_policy
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 REFUSED = {
     "a key written twice": ("grants: []\nrules: []\ngrants: []\n", 3, "`grants` appears twice (lines 1 and 3)"),

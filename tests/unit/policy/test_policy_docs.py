@@ -14,8 +14,8 @@ from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, WRIT
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.document import PolicyDocument
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 TEXT = (Path(__file__).parents[3] / "docs" / "policy.md").read_text()
 EXAMPLES = dict(

@@ -21,8 +21,8 @@ from tests.fakes.planned_calls import (
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.explain import explain
-from toolhub_service.policy.snapshot import PolicySnapshot
 
 OPEN = PolicySnapshot.load(
     """

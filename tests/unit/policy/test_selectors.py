@@ -12,10 +12,10 @@ from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, TIME_NOW, WRITE_TE
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.tool import SEND_MESSAGE
 from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.explain import explain
 from toolhub_service.policy.parsing import InvalidPolicy, parse_policy
 from toolhub_service.policy.selectors import Party, Selector, parties_of
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.table import PRECEDENCE
 
 ANN = Principal("corp:ann", issuer="corp", groups=frozenset({"admins", "/dev/hub"}))

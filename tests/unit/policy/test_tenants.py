@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from toolhub_service.domain.call import TenantBounds
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.parsing import InvalidPolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.tenants import UNASSIGNED, Tenants
 from toolhub_service.transport.interceptors.mutual_tls import SpiffePrincipals
 

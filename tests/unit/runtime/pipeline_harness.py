@@ -37,8 +37,8 @@ from toolhub_service.domain.result import Outcome, Plan, SettledCall, ToolResult
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.policy.live import LivePolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_ids import CallIds

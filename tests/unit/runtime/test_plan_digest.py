@@ -14,7 +14,7 @@ from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
 from toolhub_service.domain.call import Preconditions
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 from toolhub_service.runtime import plan_digest
 from toolhub_service.runtime.plan_digest import check, commit_verdict, is_stale, seal, shorten
 

@@ -23,7 +23,6 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, client_context, no_source
-from toolhub_service.config.source_config import SourceValues, describe_value, request_headers
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
@@ -33,6 +32,7 @@ from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.egress.resolver import SystemResolver
 from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.sections.source_config import SourceValues, describe_value, request_headers
 
 # ComfyUI servers of sources.yaml.
 

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_kind import SourceKind, SourceOption
-from toolhub_service.config.source_config import (
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.sections.source_config import (
     ClientTls,
     Section,
     Source,
@@ -21,7 +22,6 @@ from toolhub_service.config.source_config import (
     check_web,
     named_values,
 )
-from toolhub_service.domain.tool import ToolKind
 
 
 class ComfyUiBackend(Section, frozen=True):

@@ -27,13 +27,13 @@ from toolhub_service.adapters.langchain.worker_pool import PoolClosed
 from toolhub_service.adapters.langchain.worker_process import WorkerFailed
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
-from toolhub_service.config.source_config import SourceValues
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.sandbox.request import too_weak
 from toolhub_service.schema.repaired_json import repair_evidence
+from toolhub_service.sections.source_config import SourceValues
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool

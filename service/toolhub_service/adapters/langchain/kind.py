@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_kind import SourceKind
-from toolhub_service.config.source_config import Source, SourceInvalid
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.sections.source_config import Source, SourceInvalid
 
 Injected = Literal["principal", "user_id", "agent_id", "request_id", "task_id", "session_id", "call_id"]
 

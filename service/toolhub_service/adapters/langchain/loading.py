@@ -35,11 +35,11 @@ from toolhub_service.adapters.langchain.bound_tool import BoundTool, bind_tool
 from toolhub_service.adapters.langchain.kind import LoadTerms
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, keep_apart, known_name
 from toolhub_service.adapters.upstream import one_line
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.sections.source_config import ToolTerms
 
 # Each tool is described independently, so that a broken one does not affect the others. LangChain does not declare
 # whether a tool changes anything: it counts as changing, unless the operator's overrides say otherwise.

@@ -35,12 +35,11 @@ from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served_file
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.wire.http import split_credentials
+from toolhub_service.adapters.mcp.transports.http import split_credentials
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import hub_failed
-from toolhub_service.config.source_config import SourceValues, Value, describe_value
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.credential import CredentialKind
@@ -52,6 +51,7 @@ from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import Primitive, ToolKind, ToolSpec
 from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.schema.relaxing import repair_schema
+from toolhub_service.sections.source_config import SourceValues, Value, describe_value
 
 # MCP servers of sources.yaml. Only this module of the app imports the MCP SDK, which adds half a second to a start.
 

@@ -35,7 +35,7 @@ from toolhub_service.adapters.mcp.result_value import (
     text_of,
     unkept,
 )
-from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.mcp.transports.repairs import take_remarks
 from toolhub_service.adapters.upstream import (
     EXCERPT_MAX_CHARS,
     TraceMeta,

@@ -48,9 +48,9 @@ from toolhub_service.adapters.mcp.questions.elicitation import form_of
 from toolhub_service.adapters.mcp.questions.relay import Callbacks
 from toolhub_service.adapters.mcp.questions.session_callback import elicitation_callback
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
-from toolhub_service.adapters.mcp.wire.http import BoundedTransport
-from toolhub_service.adapters.mcp.wire.launchers import broken_cache_advice, installing, last_line
-from toolhub_service.adapters.mcp.wire.stdio import PIPE_REASONS, PipeProtocol
+from toolhub_service.adapters.mcp.transports.http import BoundedTransport
+from toolhub_service.adapters.mcp.transports.launchers import broken_cache_advice, installing, last_line
+from toolhub_service.adapters.mcp.transports.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled, write_json
 
 _LAST_ANSWERS_S = 0.1

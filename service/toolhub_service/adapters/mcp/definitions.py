@@ -34,11 +34,11 @@ from toolhub_service.adapters.definitions import (
 from toolhub_service.adapters.mcp.answers import own_meta
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.adapters.upstream import as_string, keep_json, one_line, shorten, write_json
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints
 from toolhub_service.guards.secret_mask import Mask
+from toolhub_service.sections.source_config import ToolTerms
 
 HINTS_MAX_BYTES: Final = 16 * 1024  # of annotations, execution terms and title, each
 TITLE_MAX_CHARS: Final = 200

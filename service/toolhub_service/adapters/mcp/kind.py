@@ -19,7 +19,9 @@ from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_kind import SourceKind
-from toolhub_service.config.source_config import (
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sections.source_config import (
     NO_TLS_FILES,
     ClientTls,
     Section,
@@ -30,8 +32,6 @@ from toolhub_service.config.source_config import (
     named_values,
     secrets_of_url,
 )
-from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.secrets import Redactor
 
 Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
 Elicitation = Literal["decline", "ask", "defaults"]

@@ -33,7 +33,7 @@ from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSession
 from toolhub_service.adapters.mcp.questions.elicitation import Answering
 from toolhub_service.adapters.mcp.questions.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
-from toolhub_service.adapters.mcp.wire.http import HttpTransport
+from toolhub_service.adapters.mcp.transports.http import HttpTransport
 from toolhub_service.adapters.upstream import is_cancelled, quote_foreign
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from toolhub_service.adapters.mcp.kind import McpTerms
 from toolhub_service.adapters.mcp.questions.relay import Running
-from toolhub_service.adapters.mcp.wire.http import HttpTransport
+from toolhub_service.adapters.mcp.transports.http import HttpTransport
 from toolhub_service.domain.ports import Randomness
 
 WATCHED_MAX = 1_000

@@ -18,7 +18,7 @@ from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, read_list
 from toolhub_service.adapters.mcp.result_value import INLINE_MAX_BYTES, LargeParts, unkept
-from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.mcp.transports.repairs import take_remarks
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, quote_foreign
 from toolhub_service.domain.call import GrantedCall

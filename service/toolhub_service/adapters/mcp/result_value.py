@@ -25,7 +25,7 @@ from toolhub_service.adapters.mcp.answers import (
     read_as_declared,
     said_beside,
 )
-from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.mcp.transports.repairs import take_remarks
 from toolhub_service.adapters.upstream import (
     as_object,
     as_string,

@@ -22,7 +22,7 @@ from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, read_skills
-from toolhub_service.adapters.mcp.wire.repairs import take_remarks
+from toolhub_service.adapters.mcp.transports.repairs import take_remarks
 from toolhub_service.adapters.tool_names import Unnamed, keep_apart, remarks_of, suffix_of, with_suffix
 from toolhub_service.adapters.upstream import as_number, quote_foreign, write_json
 from toolhub_service.aio.cooperative import TimeSlice, in_thread

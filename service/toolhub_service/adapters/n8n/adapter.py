@@ -18,7 +18,6 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, hub_failed, no_source
-from toolhub_service.config.source_config import SourceValues, Value, describe_value, request_headers
 from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ToolFailure
@@ -32,6 +31,7 @@ from toolhub_service.guards.secret_mask import Mask
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import parse_url
+from toolhub_service.sections.source_config import SourceValues, Value, describe_value, request_headers
 
 # n8n servers of sources.yaml.
 

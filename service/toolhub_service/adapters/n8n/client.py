@@ -22,7 +22,6 @@ from toolhub_service import __version__
 from toolhub_service.adapters import upstream
 from toolhub_service.adapters.n8n.kind import N8nSource
 from toolhub_service.adapters.upstream import CHECKED_CHARS, EXCERPT_MAX_CHARS, client_context
-from toolhub_service.config.source_config import ClientTls
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Resolver
@@ -33,6 +32,7 @@ from toolhub_service.egress.transport import GuardedTransport, checked_extension
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.guards.urls import check_url, parse_url
+from toolhub_service.sections.source_config import ClientTls
 
 # n8n's own errors contain `stacktrace` and `hint`; errors of nodes contain `stack` and the parameters of the node.
 # These and paths of its machine are removed before n8n's text is passed on, redacted and truncated.

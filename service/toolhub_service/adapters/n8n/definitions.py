@@ -21,11 +21,11 @@ from toolhub_service.adapters.n8n.workflow import Discovered, is_path
 from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.adapters.tool_names import Unnamed, known_name
 from toolhub_service.adapters.upstream import one_line
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, IdempotencyMode, ToolKind, ToolSpec
 from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.sections.source_config import ToolTerms
 
 OPEN_SCHEMA: Final = "open-schema"
 

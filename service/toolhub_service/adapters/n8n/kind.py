@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_kind import SourceKind, SourceOption
-from toolhub_service.config.source_config import (
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.sections.source_config import (
     ClientTls,
     Section,
     Source,
@@ -20,7 +21,6 @@ from toolhub_service.config.source_config import (
     check_web,
     named_values,
 )
-from toolhub_service.domain.tool import ToolKind
 
 Pointer = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)*$")]
 """A JSON Pointer (RFC 6901)."""

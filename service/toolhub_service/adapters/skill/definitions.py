@@ -18,12 +18,12 @@ from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.runnable import runnable
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.tool_names import known_name
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, SkillListing, ToolSpec, ToolState
 from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.sections.source_config import ToolTerms
 
 READ: Final = "read"
 READ_S: Final = 30.0

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from toolhub_service.adapters.source_kind import SourceKind
-from toolhub_service.config.source_config import Section, Source, SourceInvalid
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.sections.source_config import Section, Source, SourceInvalid
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SCP: Final = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9][A-Za-z0-9.-]*:[A-Za-z0-9_.~/-]+")

@@ -43,8 +43,8 @@ from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_w
 from toolhub_service.sandbox.script_python import Interpreter
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.repaired_json import Repaired, loads_repaired
-from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.storage.growth import growth_of_run
+from toolhub_service.tools.disk_space.disk_room import DiskRoom
+from toolhub_service.tools.disk_space.growth import growth_of_run
 from toolhub_service.tools.workspace.disk_errors import DISK_FULL
 
 _SHELL: Final = "/bin/sh"

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.sqlite.items import MIGRATIONS as ITEM_MIGRATIONS
 from toolhub_service.stores.sqlite.migrations import MIGRATIONS

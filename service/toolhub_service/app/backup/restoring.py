@@ -33,8 +33,8 @@ from toolhub_service.app.backup.parts import (
 )
 from toolhub_service.app.backup.reading import unpack
 from toolhub_service.app.backup.signing import Trust
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.runner_locks import RunnerLocks
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.runner_locks import RunnerLocks
 from toolhub_service.app.wiring.audit import audit_log_of
 from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure

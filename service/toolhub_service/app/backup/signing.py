@@ -19,8 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from toolhub_service.app.backup.parts import BackupRefused
-from toolhub_service.app.files.editing import SecretFileInvalid, read_key, read_or_make_key, replace_text
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.editing import SecretFileInvalid, read_key, read_or_make_key, replace_text
+from toolhub_service.app.config_files.paths import Paths
 
 SIGNATURE_MAX_BYTES: Final = 4_096
 _PURPOSE: Final = b"tool-hub backup manifest 1\n"

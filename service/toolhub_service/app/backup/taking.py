@@ -46,7 +46,7 @@ from toolhub_service.app.backup.parts import (
     make_folder,
 )
 from toolhub_service.app.backup.signing import sign
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.checkpoint import frozen_lines

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from toolhub_service.app.certificates import CERTIFICATE, LiveCertificates, Validity
+from toolhub_service.app.config_files.key_file import KeyFileInvalid
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.app.doctor import Finding, fail, ok, warn
-from toolhub_service.app.files.key_file import KeyFileInvalid
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.sources_file import read_sources
 from toolhub_service.app.key_care import expires_soon
 from toolhub_service.app.listening import (
     SVID_DOCTOR_S,

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+from toolhub_service.app.config_files.modes import repairs
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.doctor import Finding, State, fail, ok, shown_size, warn
 from toolhub_service.app.expiry_watch import clock_behind_s
-from toolhub_service.app.files.modes import repairs
-from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.export import read_sent_row

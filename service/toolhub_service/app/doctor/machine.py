@@ -21,8 +21,8 @@ from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.script_python import ScriptPython
-from toolhub_service.tools.storage.ballast import Ballast
-from toolhub_service.tools.storage.disk_room import reserve_of
+from toolhub_service.tools.disk_space.ballast import Ballast
+from toolhub_service.tools.disk_space.disk_room import reserve_of
 from toolhub_service.tools.workspace.opening import best_opening, open_beneath
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")

@@ -19,9 +19,9 @@ import grpc
 import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.doctor import Finding, State, fail, ok, warn
 from toolhub_service.app.doctor.port_holders import have_open, holders_of
-from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.listening import (
     SVID_DOCTOR_S,
     ListenRefused,

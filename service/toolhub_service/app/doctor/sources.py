@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.sources_file import SourcesFile, values_of
 from toolhub_service.app.doctor import Finding, ok, warn
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.sources_file import SourcesFile, values_of
 from toolhub_service.app.kinds import kind_of
-from toolhub_service.config.source_config import ClientTls, Source, ValueMissing, resolve_value
+from toolhub_service.sections.source_config import ClientTls, Source, ValueMissing, resolve_value
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 

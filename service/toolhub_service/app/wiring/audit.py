@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolhub_service import __version__
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import bucket_named, not_installed
 from toolhub_service.settings.audit_section import AuditExport

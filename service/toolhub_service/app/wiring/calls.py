@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from toolhub_service.app.files.runner_locks import RunnerLocks
+from toolhub_service.app.config_files.runner_locks import RunnerLocks
 from toolhub_service.app.wiring.audit import make_unended, make_upkeep
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores, not_installed
@@ -24,15 +24,15 @@ from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, InnerCalls, Invoker, PolicySource
 from toolhub_service.domain.storage import Room
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.engines.inprocess import InprocessEngine
+from toolhub_service.job_engines.inprocess import InprocessEngine
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.approvals.watch import ApprovalNews
 from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.idempotency import Idempotency
-from toolhub_service.runtime.inner.calls import InnerCallDeps
-from toolhub_service.runtime.inner.log import DurableCallDeps, JobLogs
+from toolhub_service.runtime.inner_calls.calls import InnerCallDeps
+from toolhub_service.runtime.inner_calls.log import DurableCallDeps, JobLogs
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
@@ -226,7 +226,7 @@ def _engine(deps: Deps) -> JobEngine:
         return InprocessEngine(settings.jobs.max_running)
     check_engine(settings)
     try:
-        from toolhub_service.engines.docket_engine import DocketEngine
+        from toolhub_service.job_engines.docket_engine import DocketEngine
     except ModuleNotFoundError as missing:
         raise not_installed("jobs.engine docket", "docket") from missing
     name = f"{settings.stores.redis_prefix}docket"

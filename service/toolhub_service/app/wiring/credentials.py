@@ -10,11 +10,10 @@ from pathlib import Path
 
 from toolhub_service.adapters.caller_auth import per_user_terms
 from toolhub_service.adapters.callers import CallersOfHosts
-from toolhub_service.app.files.editing import SecretFileInvalid, read_or_make_key
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.editing import SecretFileInvalid, read_or_make_key
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores
-from toolhub_service.config.source_config import SourceValues
 from toolhub_service.credentials.sealing import NOT_INSTALLED, KeyUnfit, SealingKeys, is_installed, key_of
 from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.credentials.vault import Vault
@@ -22,6 +21,7 @@ from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sections.source_config import SourceValues
 from toolhub_service.settings.credentials_section import SealingKey
 from toolhub_service.settings.document import Settings
 

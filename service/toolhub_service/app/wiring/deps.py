@@ -12,8 +12,8 @@ import msgspec
 
 from toolhub_service.aio.turns import Turns
 from toolhub_service.app.certificates import LiveCertificates
-from toolhub_service.app.files.modes import check_files, repairs, trusted_files
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.modes import check_files, repairs, trusted_files
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.listening import listening_of, open_certificates
 from toolhub_service.app.wiring.svids import Svids
 from toolhub_service.app.wiring.telemetry import Observing, open_observing

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolhub_service.config.source_config import SecretRef, SourceValues, resolve_value, secrets_of_channel
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.egress.client import EgressClient
 from toolhub_service.egress.transport import GuardedTransport
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sections.source_config import SecretRef, SourceValues, resolve_value, secrets_of_channel
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.tool_sections import Agent, Channel, DatabaseSettings
 from toolhub_service.tools.agent.chat_completions import Endpoint

@@ -14,7 +14,7 @@ import grpc
 import msgspec
 
 from toolhub_service import __version__
-from toolhub_service.app.files.editing import read_key
+from toolhub_service.app.config_files.editing import read_key
 from toolhub_service.app.listening import check_mcp, is_local
 from toolhub_service.app.wiring.calls import LongWork
 from toolhub_service.app.wiring.deps import Deps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from toolhub_service.app.files.editing import read_key, read_or_make_key
+from toolhub_service.app.config_files.editing import read_key, read_or_make_key
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.stores import Stores
 

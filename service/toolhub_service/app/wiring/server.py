@@ -6,10 +6,10 @@ from functools import partial
 
 from toolhub.v1.tool_service_pb2 import ServerInfo
 from toolhub_service import __version__
-from toolhub_service.app.files.modes import problem_of
-from toolhub_service.app.files.paths import Paths
-from toolhub_service.app.files.policy_files import PolicyFile
-from toolhub_service.app.files.sources_file import SourcesFile
+from toolhub_service.app.config_files.modes import problem_of
+from toolhub_service.app.config_files.paths import Paths
+from toolhub_service.app.config_files.policy_files import PolicyFile
+from toolhub_service.app.config_files.sources_file import SourcesFile
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.wiring.calls import LongWork
 from toolhub_service.app.wiring.deps import Deps

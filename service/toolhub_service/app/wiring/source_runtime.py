@@ -18,13 +18,12 @@ from typing import Any
 import msgspec
 
 from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
-from toolhub_service.app.files.editing import stamp_of
-from toolhub_service.app.files.sources_file import SourcesDocument, SourcesFile, values_of
+from toolhub_service.app.config_files.editing import stamp_of
+from toolhub_service.app.config_files.sources_file import SourcesDocument, SourcesFile, values_of
 from toolhub_service.app.kinds import BY_TOOL_KIND, kind_of
 from toolhub_service.app.wiring.deps import Deps, own_files
 from toolhub_service.app.wiring.stores import not_installed
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.config.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
@@ -40,6 +39,7 @@ from toolhub_service.registry.names import check_name, check_not_reserved
 from toolhub_service.runtime.route import UnreadTool
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.hidden import HiddenPaths
+from toolhub_service.sections.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.sources import SourceTelemetry

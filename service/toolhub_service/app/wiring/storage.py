@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import Deps
 from toolhub_service.app.wiring.storage_watch import StorageWatch
 from toolhub_service.app.wiring.stores import Stores
 from toolhub_service.domain.storage import Bound, StorageDirectory, StorageTerms
 from toolhub_service.runtime.storage_use import RememberedBytes, StorageReport
 from toolhub_service.settings.document import Settings
-from toolhub_service.tools.storage.ballast import Ballast
-from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.storage.workspace_usage import WorkspaceUsage
+from toolhub_service.tools.disk_space.ballast import Ballast
+from toolhub_service.tools.disk_space.disk_room import DiskRoom
+from toolhub_service.tools.disk_space.workspace_usage import WorkspaceUsage
 
 _COUNTERS = ".usage"
 """Beneath the root, where every hub that shares it finds it; no folder of a principal begins with a dot."""

@@ -14,8 +14,8 @@ from toolhub_service.app.wiring.telemetry import Observing
 from toolhub_service.domain.storage import StorageDirectory, StorageKind, use_of
 from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.telemetry import names
-from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.storage.workspace_usage import Count, WorkspaceUsage
+from toolhub_service.tools.disk_space.disk_room import DiskRoom
+from toolhub_service.tools.disk_space.workspace_usage import Count, WorkspaceUsage
 
 _EVERY_S: Final = 5.0
 _ADJUST_S: Final = 0.5

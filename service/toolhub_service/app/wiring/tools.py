@@ -16,13 +16,12 @@ from toolhub_service import __version__
 from toolhub_service.adapters.build_tool import Parts, ToolDescription, build_tool
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.credentials import open_hosts
 from toolhub_service.app.wiring.deps import Deps, make_ladder, own_files
 from toolhub_service.app.wiring.endpoints import endpoint_tools, make_databases
 from toolhub_service.app.wiring.storage import Storage
 from toolhub_service.app.wiring.stores import Stores
-from toolhub_service.config.source_config import SecretRef, SourceValues
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
@@ -46,12 +45,14 @@ from toolhub_service.schema.relaxing import compile_relaxed
 from toolhub_service.search.embedding import Embedder, ToolMeanings
 from toolhub_service.search.search import ToolSearch
 from toolhub_service.search.usage import UsageLearning
+from toolhub_service.sections.source_config import SecretRef, SourceValues
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.memory.items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.database.db_tools import db_tools
 from toolhub_service.tools.desktop.screenshot import DesktopScreenshot
+from toolhub_service.tools.disk_space.workspace_usage import WorkspaceUsage
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.files.tools import fs_tools
 from toolhub_service.tools.http.exchange import HttpServices
@@ -62,7 +63,6 @@ from toolhub_service.tools.memory_tools import MemoryRoom, MemoryTerms, Unbounde
 from toolhub_service.tools.programs.bounds import ProgramLimits
 from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_run import ProgramRun
-from toolhub_service.tools.storage.workspace_usage import WorkspaceUsage
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.tool_describe import ToolDescribe
 from toolhub_service.tools.util_tools import util_tools

@@ -140,7 +140,7 @@ def _record(kind: type[Record], value: Any) -> Record:
 @contextmanager
 def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
     """Yield the file's contexts to be changed; no other command changes the file meanwhile."""
-    from toolhub_service.app.files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
 
     def keep(contexts: Contexts) -> None:
         by_name = {name: _plain(asdict(each)) for name, each in sorted(contexts.by_name.items())}

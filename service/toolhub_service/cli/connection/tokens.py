@@ -91,7 +91,7 @@ def session_of(name: str) -> Session | None:
 @contextmanager
 def _hold_lock(name: str) -> Iterator[None]:
     """Hold a lock: no other process refreshes, stores or revokes the tokens meanwhile."""
-    from toolhub_service.app.files.editing import lock_for_edit
+    from toolhub_service.app.config_files.editing import lock_for_edit
 
     try:
         with lock_for_edit(_file(name)):
@@ -101,7 +101,7 @@ def _hold_lock(name: str) -> Iterator[None]:
 
 
 def _put(name: str, session: Session) -> None:
-    from toolhub_service.app.files.editing import replace_text
+    from toolhub_service.app.config_files.editing import replace_text
 
     replace_text(_file(name), json.dumps(asdict(session)), mode=0o600)
 

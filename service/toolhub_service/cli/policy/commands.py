@@ -34,8 +34,8 @@ from toolhub_service.cli.terminal.output import (
 if TYPE_CHECKING:
     from toolhub_service.domain.call import Principal
     from toolhub_service.domain.verdict import Verdict
+    from toolhub_service.policy.decide import PolicySnapshot
     from toolhub_service.policy.explain import Explanation
-    from toolhub_service.policy.snapshot import PolicySnapshot
     from toolhub_service.settings.document import Settings
 
 
@@ -60,7 +60,7 @@ def init(**options: Any) -> None:
     Example:
       toolhub policy init
     """
-    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.config_files.paths import Paths
 
     paths = Paths(read_settings(**options))
     with explaining(OSError, place=paths.policy):
@@ -95,9 +95,9 @@ def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> Non
       toolhub policy grant research-agent core/web.fetch
       toolhub policy grant "group:corp/admins" danger:destructive --dry-run
     """
-    from toolhub_service.app.files.editing import lock_for_edit, replace_text
-    from toolhub_service.app.files.paths import Paths
-    from toolhub_service.app.files.policy_editing import NotEditable, lacking_grants, with_grant
+    from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.config_files.paths import Paths
+    from toolhub_service.app.config_files.policy_editing import NotEditable, lacking_grants, with_grant
     from toolhub_service.app.offline import policy_warnings
     from toolhub_service.policy.parsing import InvalidPolicy
 

@@ -61,9 +61,9 @@ def add(
       toolhub skills add https://github.com/anthropics/skills --commit 9d2f1ae187231d8199c64b5b762e1bdf2244733d
       toolhub skills add ./report --trust always --source drafts
     """
-    from toolhub_service.app.files.editing import lock_for_edit, replace_text
-    from toolhub_service.app.files.paths import Paths
-    from toolhub_service.app.files.sources_editing import NotEditable
+    from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.config_files.paths import Paths
+    from toolhub_service.app.config_files.sources_editing import NotEditable
     from toolhub_service.settings.loading import SettingsInvalid
 
     entry = _entry(what, commit, below)
@@ -97,8 +97,8 @@ def _with_entry(
     text: str, place: str, name: str, entry: dict[str, str], trust: str | None
 ) -> tuple[str, dict[str, Any], bool]:
     """Return the file with it, its source, and whether that is new. Raises SettingsInvalid, NotEditable."""
-    from toolhub_service.app.files.sources_editing import NotEditable, with_sources, without_source
-    from toolhub_service.app.files.sources_file import parse_sources
+    from toolhub_service.app.config_files.sources_editing import NotEditable, with_sources, without_source
+    from toolhub_service.app.config_files.sources_file import parse_sources
     from toolhub_service.guards.yaml_scalars import load_as_written
 
     parse_sources(text, place)
@@ -121,8 +121,8 @@ def _with_entry(
 def _report(
     path: Path, name: str, source: dict[str, Any], settings: Any, *, is_new: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from toolhub_service.app.files.sources_editing import as_yaml
-    from toolhub_service.app.files.sources_file import to_source
+    from toolhub_service.app.config_files.sources_editing import as_yaml
+    from toolhub_service.app.config_files.sources_file import to_source
     from toolhub_service.policy.starter import LOCAL
     from toolhub_service.policy.suggested_lines import grant_command, grant_line
 

@@ -147,7 +147,7 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
     from toolhub_service.adapters.skill.drafting import NothingToDraft, draft
     from toolhub_service.adapters.skill.skill import load_skill
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
-    from toolhub_service.app.files.editing import replace_text
+    from toolhub_service.app.config_files.editing import replace_text
 
     try:
         drafted = draft(load_skill(path), script)
@@ -227,8 +227,8 @@ def _skill_places(sources_file: Path | None, options: dict[str, Any]) -> tuple[P
 def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> dict[str, list[Path]]:
     """Return folders of skills by source; of a repository once a hub has fetched it."""
     from toolhub_service.adapters.skill.checkout import folder_of
-    from toolhub_service.app.files.paths import Paths
-    from toolhub_service.app.files.sources_file import SourcesFile
+    from toolhub_service.app.config_files.paths import Paths
+    from toolhub_service.app.config_files.sources_file import SourcesFile
     from toolhub_service.app.kinds import kind_of
     from toolhub_service.settings.loading import SettingsInvalid
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.kinds import BY_NAME, KINDS
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.sources.files import file_option, read_text
@@ -26,7 +26,7 @@ from toolhub_service.cli.terminal.output import (
     style,
     wants_json,
 )
-from toolhub_service.config.source_config import SourceInvalid
+from toolhub_service.sections.source_config import SourceInvalid
 
 if TYPE_CHECKING:
     from toolhub_service.cli.sources.converting import Converted
@@ -255,7 +255,7 @@ class _Merged:
 
 def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Write those that can be added and return them; add to `refused` why others cannot."""
-    from toolhub_service.app.files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
 
     with explaining(OSError, place=path), lock_for_edit(path):
         merged = _merge_sources(path, found, refused, replace=replace)
@@ -269,8 +269,8 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
 
 def _merge_sources(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Return the file with the sources that can be added; add to `refused` why others cannot be."""
-    from toolhub_service.app.files.sources_editing import NotEditable, with_sources, without_source
-    from toolhub_service.app.files.sources_file import parse_sources
+    from toolhub_service.app.config_files.sources_editing import NotEditable, with_sources, without_source
+    from toolhub_service.app.config_files.sources_file import parse_sources
     from toolhub_service.settings.loading import SettingsInvalid
 
     merged = _Merged(read_text(path))
@@ -292,7 +292,7 @@ def _merge_sources(path: Path, found: Iterable[Converted], refused: dict[str, st
 
 def _objection(source: Converted, there: Iterable[str], added: Iterable[Converted], *, replace: bool) -> str:
     """Return why it cannot be added; empty when it can."""
-    from toolhub_service.app.files.sources_file import check_source_name
+    from toolhub_service.app.config_files.sources_file import check_source_name
 
     try:
         check_source_name(source.name, dict.fromkeys(there))
@@ -318,7 +318,7 @@ def _report(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from toolhub_service.app.files.sources_editing import as_yaml
+    from toolhub_service.app.config_files.sources_editing import as_yaml
 
     added = merged.added
     missing = {source.name: _missing(source, settings, is_written=not dry_run) for source in added}
@@ -379,8 +379,8 @@ def _principal(settings: Settings) -> str:
 
 def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:
     """Return what it refers to and is missing here, without the files of secrets that are still to be written."""
+    from toolhub_service.app.config_files.sources_file import to_source
     from toolhub_service.app.doctor.sources import missing_for
-    from toolhub_service.app.files.sources_file import to_source
 
     # A dry run must not report the files that the real run writes.
     unwritten = [] if is_written else [str(secret.file) for secret in source.secrets]

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from toolhub_service.app.files.sources_file import RESERVED, check_source_name, to_source
+from toolhub_service.app.config_files.sources_file import RESERVED, check_source_name, to_source
 from toolhub_service.app.kinds import BY_NAME, kind_of, preview_sources
-from toolhub_service.config.source_config import SourceInvalid
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.names import skeleton
+from toolhub_service.sections.source_config import SourceInvalid
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _OF_ENVIRONMENT = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-.*)?|input:([A-Za-z0-9_. -]+)")

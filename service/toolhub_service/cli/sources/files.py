@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
@@ -54,7 +54,7 @@ def complete_configured(context: click.Context, _: click.Parameter, incomplete: 
     """Return sources in sources.yaml whose names begin with the typed text; needs no hub."""
     from click.shell_completion import CompletionItem
 
-    from toolhub_service.app.files.sources_file import SourcesFile
+    from toolhub_service.app.config_files.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
     given = context.params
@@ -80,8 +80,8 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
     Example:
       toolhub sources remove memory
     """
-    from toolhub_service.app.files.editing import lock_for_edit, replace_text
-    from toolhub_service.app.files.sources_editing import NotEditable, without_source
+    from toolhub_service.app.config_files.editing import lock_for_edit, replace_text
+    from toolhub_service.app.config_files.sources_editing import NotEditable, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
@@ -134,8 +134,8 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
       toolhub sources check
       toolhub sources check memory
     """
+    from toolhub_service.app.config_files.sources_file import NAME, SourcesFile
     from toolhub_service.app.doctor.sources import find_unbounded, missing_for
-    from toolhub_service.app.files.sources_file import NAME, SourcesFile
     from toolhub_service.app.kinds import kind_of
     from toolhub_service.settings.loading import SettingsInvalid
 

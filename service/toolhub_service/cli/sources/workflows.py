@@ -143,7 +143,7 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
     """
     from toolhub_service.adapters.comfyui.workflow.template import TemplateInvalid
     from toolhub_service.adapters.comfyui.workflow.workflows import first_sidecar
-    from toolhub_service.app.files.editing import replace_text
+    from toolhub_service.app.config_files.editing import replace_text
 
     name = name or re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.stem).strip("._-")
     if _NAME.fullmatch(name) is None:
@@ -180,8 +180,8 @@ def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
 
 def _check_sources(chosen: Path | None, nodes: JsonObject | None, options: dict[str, Any]) -> WorkflowReport:
     from toolhub_service.adapters.source_kind import WorkflowReport
-    from toolhub_service.app.files.paths import Paths
-    from toolhub_service.app.files.sources_file import SourcesFile
+    from toolhub_service.app.config_files.paths import Paths
+    from toolhub_service.app.config_files.sources_file import SourcesFile
     from toolhub_service.app.kinds import preview_sources
     from toolhub_service.settings.loading import SettingsInvalid
 

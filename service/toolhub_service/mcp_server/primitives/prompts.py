@@ -12,7 +12,7 @@ from mcp_types import INVALID_PARAMS, CompleteRequestParams, PromptReference
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import Primitive, ToolSpec
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, text_of
+from toolhub_service.mcp_server.convert_calls import ARTIFACT_URI, text_of
 from toolhub_service.mcp_server.offer import TTL_MS
 from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, meta_of, protocol_error
 from toolhub_service.mcp_server.primitives.source_resources import SourceResources, shown_uri

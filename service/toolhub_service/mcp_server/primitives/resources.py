@@ -14,7 +14,7 @@ from toolhub_service.domain.artifact import Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
+from toolhub_service.mcp_server.convert_calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.primitives.source_primitives import Requester, meta_of
 from toolhub_service.mcp_server.primitives.source_resources import Found, SourceResources, no_resource

@@ -20,7 +20,7 @@ from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import SkillListing, ToolSpec
 from toolhub_service.mcp_server.calling import Calling
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, Context, error_to_dict, invoke
+from toolhub_service.mcp_server.convert_calls import ARTIFACT_URI, Context, error_to_dict, invoke
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.schema import canonical_json

@@ -16,7 +16,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec
 from toolhub_service.mcp_server.calling import Calling
-from toolhub_service.mcp_server.calls import META_PREFIX, Context, error_to_dict, invoke
+from toolhub_service.mcp_server.convert_calls import META_PREFIX, Context, error_to_dict, invoke
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
 from toolhub_service.mcp_server.relay import Client

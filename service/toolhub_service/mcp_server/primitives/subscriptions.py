@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from toolhub_service.domain.tool import Primitive
-from toolhub_service.mcp_server.calls import ARTIFACT_URI
 from toolhub_service.mcp_server.changes import Changes, Watch
+from toolhub_service.mcp_server.convert_calls import ARTIFACT_URI
 from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, protocol_error
 from toolhub_service.mcp_server.primitives.source_resources import SourceResources, no_resource
 

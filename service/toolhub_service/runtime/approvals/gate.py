@@ -32,8 +32,7 @@ from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approvals import refusals
-from toolhub_service.runtime.approvals.ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
-from toolhub_service.runtime.approvals.record import (
+from toolhub_service.runtime.approvals.binding import (
     OPEN_STATES,
     Decision,
     binding_given,
@@ -46,6 +45,7 @@ from toolhub_service.runtime.approvals.record import (
     untrusted_text,
     was_decided,
 )
+from toolhub_service.runtime.approvals.ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
 from toolhub_service.runtime.approvals.reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
 from toolhub_service.runtime.approvals.tool_questions import AskedQuestion, answer_to, ask_question
 from toolhub_service.runtime.idempotency import effect_key

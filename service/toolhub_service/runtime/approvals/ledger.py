@@ -14,7 +14,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approvals.record import (
+from toolhub_service.runtime.approvals.binding import (
     OPEN_STATES,
     expire_approval,
     is_over,

@@ -16,7 +16,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.policy.selectors import Selectors, parties_of
 from toolhub_service.policy.table import APPROVAL_REMEDY
-from toolhub_service.runtime.approvals.record import was_withdrawn
+from toolhub_service.runtime.approvals.binding import was_withdrawn
 
 # Refusals of calls without a valid approval: what to wait for, what to send then, and why the call is refused now.
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.errors.reasons import Reason
-from toolhub_service.runtime.approvals.record import OPEN_STATES
+from toolhub_service.runtime.approvals.binding import OPEN_STATES
 
 WAITING_MAX = 10_000
 """Most approvals that may have changed while a watcher was not reading."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
-from toolhub_service.tools.storage.workspace_usage import WorkspaceAccount, charge_of
+from toolhub_service.tools.disk_space.workspace_usage import WorkspaceAccount, charge_of
 from toolhub_service.tools.workspace.disk_errors import as_tool_failures
 from toolhub_service.tools.workspace.rename import rename
 

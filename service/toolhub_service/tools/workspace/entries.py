@@ -16,7 +16,7 @@ from typing import Final
 from toolhub_service.aio.threads import raise_if_cancelled
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.guards.paths import DEPTH
-from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, charge_of
+from toolhub_service.tools.disk_space.workspace_usage import BLOCK_BYTES, charge_of
 from toolhub_service.tools.workspace.opening import O_LISTED
 
 ENTRIES_MAX: Final = 10_000

@@ -22,7 +22,7 @@ import msgspec
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.storage import disk_full
 from toolhub_service.guards.paths import check_path
-from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, charge_of
+from toolhub_service.tools.disk_space.workspace_usage import BLOCK_BYTES, WorkspaceAccount, charge_of
 from toolhub_service.tools.workspace.atomic_file import AtomicFile
 from toolhub_service.tools.workspace.disk_errors import DISK_FULL, as_tool_failures, failure_of
 from toolhub_service.tools.workspace.entries import Counted, count_entry, remove_entry

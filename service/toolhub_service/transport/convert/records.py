@@ -31,7 +31,7 @@ from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState
 from toolhub_service.guards.foreign_text import escape_hidden
-from toolhub_service.runtime.approvals.record import Decision
+from toolhub_service.runtime.approvals.binding import Decision
 from toolhub_service.runtime.artifacts.uploads import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.transport.convert.call import from_artifact_ref, from_error, from_progress, write_answer

@@ -14,8 +14,8 @@ from tests.fakes.comfyui_templates import BLUR, SCALE, changed
 from tests.unit.adapters.comfyui.comfy_harness import comfy_harness, failure_of
 from toolhub_service.adapters.comfyui.client import backend_at
 from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.sections.source_config import ToolTerms
 
 
 def offers(comfy: FakeComfy) -> int:

@@ -16,12 +16,12 @@ from tests.fakes import langchain_tools
 from tests.fakes.langchain_source import FAKES, OpenedSource, a_source, opened
 from tests.ports.adapter_suite import SILENT, AdapterSuite, Prepared, granted
 from tests.ports.tool_source_suite import ToolSourceSuite
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import ToolSource
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.sections.source_config import ToolTerms
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.langchain_source import OpenedSource, opened
 from toolhub_service.adapters.langchain.kind import LangChainSource
-from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.schema.tool_schemas import ToolSchemas
 

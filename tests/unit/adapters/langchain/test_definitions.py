@@ -14,9 +14,9 @@ from toolhub_service.adapters.langchain.async_code import is_generator, runs_on_
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bind_tool
 from toolhub_service.adapters.langchain.contract import contract_of
 from toolhub_service.adapters.langchain.loading import OUTPUT_SCHEMA
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.tool import Annotations, ToolKind
 from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.sections.source_config import ToolTerms
 
 
 def closed_over(schema: Any, **args: Any) -> bool:

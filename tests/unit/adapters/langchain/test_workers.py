@@ -15,8 +15,8 @@ from tests.fakes.langchain_source import OpenedSource, ToolSocket, gone, opened
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.aio.waits import until_deadline
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.sections.source_config import ToolTerms
 
 
 @pytest.fixture

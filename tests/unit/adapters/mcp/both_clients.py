@@ -11,7 +11,7 @@ import orjson
 from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.mcp_servers.scripted import INFO, MODERN
 from tests.unit.adapters.mcp.links import soon
-from tests.unit.adapters.mcp.wire.test_http import Answer, elicitation_callback, http
+from tests.unit.adapters.mcp.transports.test_http import Answer, elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.requests import FastClient
 

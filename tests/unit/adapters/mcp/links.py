@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, TextContent
 from tests.free_port import free_port
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
-from toolhub_service.adapters.mcp.wire.stdio import PipeProtocol
+from toolhub_service.adapters.mcp.transports.stdio import PipeProtocol
 
 ROOT = Path(__file__).parents[4]
 SERVERS = ROOT / "tests/fakes/mcp_servers"

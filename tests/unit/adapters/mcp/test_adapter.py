@@ -23,10 +23,10 @@ from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.result_value import BLOCKS_MAX, is_result, outcome_of
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
+from toolhub_service.sections.source_config import ToolTerms
 
 TRANSPORTS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]
 

@@ -9,7 +9,6 @@ import pytest
 from toolhub_service.adapters.definitions import DESCRIPTION_MAX_BYTES, Overrides, SourceTerms
 from toolhub_service.adapters.mcp.definitions import DefinitionReader
 from toolhub_service.adapters.tool_names import Unnamed, full_name
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import pin_digest
@@ -18,6 +17,7 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.names import check_name
 from toolhub_service.schema.relaxing import Relaxed, repair_schema
 from toolhub_service.schema.tool_schemas import for_tool
+from toolhub_service.sections.source_config import ToolTerms
 
 OBJECT: dict[str, Any] = {"type": "object"}
 

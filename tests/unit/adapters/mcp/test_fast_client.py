@@ -27,7 +27,7 @@ from tests.unit.adapters.mcp.both_clients import (
     text_content,
 )
 from tests.unit.adapters.mcp.links import plain_http, soon, until, within
-from tests.unit.adapters.mcp.wire.test_http import elicitation_callback, http
+from tests.unit.adapters.mcp.transports.test_http import elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure

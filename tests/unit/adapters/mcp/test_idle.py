@@ -10,10 +10,10 @@ from tests.fakes.mcp_harness import McpHarness, over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import Script
 from toolhub_service.adapters.definitions import UNSET_LIMITS, SourceTerms
 from toolhub_service.adapters.mcp.idle import IdleLimit
-from toolhub_service.app.files.sources_file import to_source
-from toolhub_service.config.source_config import SourceInvalid, ToolTerms
+from toolhub_service.app.config_files.sources_file import to_source
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits
+from toolhub_service.sections.source_config import SourceInvalid, ToolTerms
 
 GENERATIONS = ["modern", "legacy"]
 

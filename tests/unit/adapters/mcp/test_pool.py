@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.tls import server_and_client_tls
 from tests.unit.adapters.mcp.links import descriptors, until, within
-from toolhub_service.adapters.mcp.wire.http import pool
+from toolhub_service.adapters.mcp.transports.http import pool
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.unit.adapters.mcp.links import at, linked, soon
-from tests.unit.adapters.mcp.wire.test_http import Answer, elicitation_callback, handshake, http
+from tests.unit.adapters.mcp.transports.test_http import Answer, elicitation_callback, handshake, http
 from toolhub_service.adapters.mcp.connection import named_version
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms, sse_advice
 from toolhub_service.domain.errors.failure import ToolFailure

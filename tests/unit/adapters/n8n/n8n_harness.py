@@ -26,7 +26,6 @@ from toolhub_service.adapters.n8n.server import N8nServer, N8nTerms
 from toolhub_service.adapters.n8n.source import N8nToolSource
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.upstream import RefCounted
-from toolhub_service.config.source_config import ToolTerms, request_headers
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors.failure import ToolError
@@ -34,6 +33,7 @@ from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.egress.resolver import SystemResolver
+from toolhub_service.sections.source_config import ToolTerms, request_headers
 
 WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""

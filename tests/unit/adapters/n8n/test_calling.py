@@ -19,9 +19,9 @@ from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
 from tests.unit.adapters.n8n.n8n_harness import KEY_HEADER, SYNC, N8nHarness, against, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import BusinessError, N8nWorkflow
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
+from toolhub_service.sections.source_config import ToolTerms
 
 NAMES = [made["name"] for made in FLOWS if made["name"] != "asks"]
 GAVE_UP = [408, 499, 502, 504, 520, 522, 524]

@@ -12,8 +12,8 @@ from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.n8n.workflow import published_version, webhooks_of
-from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.tool import IdempotencyMode
+from toolhub_service.sections.source_config import ToolTerms
 
 TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
 

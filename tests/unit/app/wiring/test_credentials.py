@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 
 from tests.hub import settings_of
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.credentials import credential_checks
-from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.wiring.credentials import sealing_keys
 
 KEY: Final = bytes(range(32))

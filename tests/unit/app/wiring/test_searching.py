@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.config_files.paths import Paths
 from toolhub_service.app.wiring.deps import Deps, SystemClock, SystemRandomness, make_ladder
 from toolhub_service.app.wiring.stores import make_stores
 from toolhub_service.app.wiring.telemetry import open_observing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from toolhub_service.cli.policy.starter import starter_policy
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.decide import PolicySnapshot
 
 
 def test_the_written_starter_policy_equals_the_built_in_one() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.unit.adapters.skill.skill_folders import write_skill
 from toolhub_service.adapters.skill.manifest import read_manifest
 from toolhub_service.adapters.skill.skill import load_skill
-from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
 
 COUNT = """\

@@ -13,9 +13,9 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
-from toolhub_service.config.source_config import resolve_value
+from toolhub_service.sections.source_config import resolve_value
 
 TOKEN = "ghp_" + "c4nary" * 6
 SERVERS = {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}

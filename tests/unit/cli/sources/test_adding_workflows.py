@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from tests.unit.adapters.comfyui.template_files import write
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.n8n.kind import N8nSource
-from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.app.config_files.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
-from toolhub_service.config.source_config import SecretRef, resolve_value
+from toolhub_service.sections.source_config import SecretRef, resolve_value
 
 N8N = ("add", "flows", "--kind", "n8n", "--url", "https://n8n.example.com")
 COMFYUI = ("add", "images", "--kind", "comfyui", "--url", "http://gpu-1:8188")

@@ -15,8 +15,8 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approvals.binding import Decision
 from toolhub_service.runtime.approvals.gate import Approvals
-from toolhub_service.runtime.approvals.record import Decision
 from toolhub_service.stores.memory.records import MemoryApprovals
 
 EXPIRES_S = 600.0

@@ -22,8 +22,8 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, JobCounts, JobNews, JobStatus, RemoteMark, may_follow, move_job
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
-from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.job_engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat

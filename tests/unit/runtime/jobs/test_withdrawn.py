@@ -14,7 +14,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.runtime.approvals.record import was_withdrawn
+from toolhub_service.runtime.approvals.binding import was_withdrawn
 from toolhub_service.runtime.jobs.reconcile import OrphanedApprovals
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.adapters.mcp.links import within
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.wire.http import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.transports.http import BoundedTransport, origin_of
 
 URL = "https://mcp.example/mcp"
 AS = "https://login.example"
