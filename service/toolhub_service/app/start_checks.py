@@ -216,7 +216,7 @@ START_CHECKS: Final = (
     StartCheck("policy", frozenset({StartRefused}), _policy, "Correct it, then run `toolhub policy check`."),
     StartCheck("sources", frozenset({SettingsInvalid}), _sources, "Correct it, then run `toolhub sources check`."),
 )
-"""In the order in which a start meets them, but for ports (`doctor/ports.py`) and loose files (`config_files/modes.py`)."""
+"""In the order in which a start meets them, but for ports (`doctor/ports.py`) and modes (`config_files/modes.py`)."""
 
 
 def _has_extra(extra: str) -> bool:

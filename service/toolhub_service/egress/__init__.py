@@ -5,6 +5,6 @@ of connections for each set of opened networks. `backend.py` resolves once, chec
 checked address. `message_stream.py` keeps each response separate from the next, `framing.py` and `bodies.py` bound what
 is read, `breakage.py` names what can go wrong.
 
-Not through this guard: MCP servers (`adapters/mcp/wire`, only to the source's own origins), the WebSocket of ComfyUI,
-buckets (`stores/blobs/bucket.py`) and collectors of telemetry.
+Not through this guard: MCP servers (`adapters/mcp/transports`, only to the source's own origins), the WebSocket of
+ComfyUI, buckets (`stores/blobs/bucket.py`) and collectors of telemetry.
 """
