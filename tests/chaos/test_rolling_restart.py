@@ -23,7 +23,7 @@ from tests.chaos.chaos_tools import effects
 from tests.chaos.replicas import Replica, running
 from tests.e2e.envoy_proxy import Envoy, envoy
 from toolhub_client import Answer, Hub, HubError, connect
-from toolhub_client.watches import BROKEN
+from toolhub_client.outages import is_transient
 
 ROLLS = int(os.environ.get("TOOLHUB_CHAOS_ROLLS", "1"))
 CALLS_PER_S = float(os.environ.get("TOOLHUB_CHAOS_CALLS_PER_S", "20"))
@@ -103,7 +103,7 @@ async def session(load: Load, hub: Hub) -> None:
                     assert (await calls.invoke("core/util.time.now")).ok
                     left -= 1
         except HubError as error:
-            if error.code() not in BROKEN:
+            if not is_transient(error):
                 raise
 
 

@@ -77,12 +77,16 @@ OPTIONS: tuple[tuple[str, str | int], ...] = (
 )
 
 
+ApiKey = str | Callable[[], str]
+"""An API key or a token, or a function that is asked for it before each RPC: it answers at once, from what it keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a hub is, and how it is proved to be the hub and the caller the caller."""
 
     address: str
-    api_key: str = field(default="", repr=False)
+    api_key: ApiKey = field(default="", repr=False)
     credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
     """None: plaintext."""
 
@@ -103,7 +107,7 @@ class Target:
 def target(
     address: str = "",
     *,
-    api_key: str = "",
+    api_key: ApiKey = "",
     ca_file: str | Path = "",
     cert_file: str | Path = "",
     key_file: str | Path = "",
@@ -113,9 +117,10 @@ def target(
     together with `http://`; OSError for a file that cannot be read.
 
     `address`: TOOLHUB_ADDRESS, else 127.0.0.1:50051; `host`, `host:port`, `https://host`, `dns:///name:port`,
-    `unix:/path`. `api_key`: TOOLHUB_API_KEY. `ca_file` (TOOLHUB_CA_FILE): certificates (PEM) to trust in the place of
-    the system's. `cert_file` and `key_file` (TOOLHUB_CERT_FILE, TOOLHUB_KEY_FILE): the caller's own, for mutual TLS.
-    TLS is on with `https://`, with any of these files, and with `credentials`.
+    `unix:/path`. `api_key`: TOOLHUB_API_KEY; a function is asked before each RPC. `ca_file` (TOOLHUB_CA_FILE):
+    certificates (PEM) to trust in the place of the system's. `cert_file` and `key_file` (TOOLHUB_CERT_FILE,
+    TOOLHUB_KEY_FILE): the caller's own, for mutual TLS. TLS is on with `https://`, with any of these files, and with
+    `credentials`.
     """
     given = address or os.environ.get("TOOLHUB_ADDRESS", "") or DEFAULT_ADDRESS
     scheme, where = _split(given)
@@ -214,13 +219,14 @@ class Connection:
         self.address = target.address
         self.retry_s = retry_s
         self._is_encrypted = target.credentials is not None
-        self._authorization = (("authorization", f"Bearer {target.api_key}"),) if target.api_key else ()
+        self._api_key = target.api_key
         self.channel = HubChannel(target.open(options), self._metadata)
 
     def _metadata(self) -> Sequence[tuple[str, str]]:
         carrier: dict[str, str] = {}
         inject(carrier)
-        return (*self._authorization, *carrier.items())
+        key = self._api_key() if callable(self._api_key) else self._api_key
+        return (*((("authorization", f"Bearer {key}"),) if key else ()), *carrier.items())
 
     async def ready(self, patience_s: float | None = None) -> None:
         """Return once a hub is connected. Raises HubUnavailable when none is within that time, or `retry_s`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -156,7 +156,8 @@ class ConnectOptions(TypedDict, total=False):
     """How to reach a hub, and under which circumstances to call it; see `toolhub_client.channel.target` for what comes
     from the environment where it is left out."""
 
-    api_key: str
+    api_key: str | Callable[[], str]
+    """A key or a token, or a function that gives the one that is valid now, at once."""
     ca_file: str | Path
     cert_file: str | Path
     key_file: str | Path

@@ -14,7 +14,8 @@ HubError (a grpc.aio.AioRpcError)           CallFailed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,30 @@ from toolhub_client.errors import ADVICE, ErrorKind
 
 _DETAILS = "grpc-status-details-bin"
 _PREFIX = "ERROR_KIND_"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the hub adds to the status of a failed RPC (google.rpc.Status, AIP-193)."""
+
+    reason: str = ""
+    """Such as `Reason.OVERLOADED`; empty when it was not the hub that answered."""
+    info: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the reason (google.rpc.ErrorInfo.metadata)."""
+    retry_after_s: float = 0.0
+    """How long the hub asks to wait; 0 when it does not say."""
+
+
+def facts_of(error: grpc.RpcError) -> Facts:
+    """Read them from the trailing metadata; of stubs with and without asyncio."""
+    reason, info, retry_after_s = "", dict[str, str](), 0.0
+    for detail in _details(error):
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            found = error_details_pb2.ErrorInfo.FromString(detail.value)
+            reason, info = found.reason, dict(found.metadata)
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            retry_after_s = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay.ToMicroseconds() / 1e6
+    return Facts(reason, info, retry_after_s)
 
 
 class HubError(grpc.aio.AioRpcError):
@@ -42,19 +67,13 @@ class HubError(grpc.aio.AioRpcError):
         )
         self.address = address
         """The hub's; empty when unknown."""
-        self.reason = ""
+        facts = facts_of(error)
+        self.reason = facts.reason
         """Such as `Reason.OVERLOADED`; empty when it was not the hub that answered."""
-        self.info: dict[str, str] = {}
+        self.info = dict(facts.info)
         """Facts of the reason (google.rpc.ErrorInfo.metadata)."""
-        self.retry_after_s = 0.0
+        self.retry_after_s = facts.retry_after_s
         """How long the hub asks to wait; 0 when it does not say."""
-        for detail in _details(error):
-            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-                info = error_details_pb2.ErrorInfo.FromString(detail.value)
-                self.reason, self.info = info.reason, dict(info.metadata)
-            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-                waited = error_details_pb2.RetryInfo.FromString(detail.value)
-                self.retry_after_s = waited.retry_delay.ToMicroseconds() / 1e6
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
@@ -170,8 +189,9 @@ def connection_problem(details: str, *, is_encrypted: bool) -> str:
     return ""
 
 
-def _details(error: grpc.aio.AioRpcError) -> Sequence[Any]:
-    for key, value in error.trailing_metadata() or ():
+def _details(error: grpc.RpcError) -> Sequence[Any]:
+    call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
+    for key, value in call.trailing_metadata() or ():
         if key == _DETAILS and isinstance(value, bytes):
             return list(status_pb2.Status.FromString(value).details)
     return ()

@@ -48,7 +48,7 @@ from toolhub_client.faces import Face, FaceName
 from toolhub_client.failures import hub_error
 from toolhub_client.session import Session
 from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_json, to_text
-from toolhub_client.watches import resumed
+from toolhub_client.watches import OnOutage, resumed
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceAsyncStub
@@ -105,6 +105,10 @@ class Hub:
     `timeout`, of every method but watches and `read_artifact`, which end when their caller leaves: seconds (above 0)
     for the whole call, waiting for a hub, repeats and all pages included; the hub gets it as the RPC's deadline. Then
     it raises DeadlineExceeded, or HubUnavailable where no hub was there to send to.
+
+    Watches resume by themselves when a hub leaves or a connection breaks. `attempts`: how many streams in a row may
+    bring nothing before they raise; None: any number. `on_outage` is called with the seconds until each new stream. A
+    hub that refuses, or fails with a reason, is not asked again.
     """
 
     def __init__(self, connection: Connection, *, context: Context, automatic_keys: bool = False) -> None:
@@ -196,15 +200,21 @@ class Hub:
         return await self._connection.unary(self.tools.GetServerInfo, request, timeout_s=timeout)
 
     def watch_tools(
-        self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
+        self,
+        *,
+        resume_token: str = "",
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
+        **where: Unpack[ToolFields],
     ) -> AsyncGenerator[tool_service_pb2.ToolServiceWatchToolsResponse, None]:
-        """Each change of what `list_tools` gives, until the caller leaves, across broken connections (`attempts` in a
-        row at most). A message that says `reset` wants the tools listed anew: the first one does, unless it goes on
-        with a `resume_token`, that of the last message seen."""
+        """Each change of what `list_tools` gives, until the caller leaves, across broken connections. A message that
+        says `reset` wants the tools listed anew: the first one does, unless it goes on with a `resume_token`, that of
+        the last message seen."""
         request = tool_service_pb2.ToolServiceWatchToolsRequest(
             filter=tool_pb2.ToolFilter(**where), resume_token=resume_token
         )
-        return self._connection.stream(resumed(self.tools.WatchTools, request, "tools", attempts=attempts))
+        messages = resumed(self.tools.WatchTools, request, "tools", attempts=attempts, on_outage=on_outage)
+        return self._connection.stream(messages)
 
     def list_tools(
         self, *, timeout: float | None = None, **where: Unpack[ToolFields]
@@ -290,12 +300,25 @@ class Hub:
         return self._connection.items(self.jobs.ListJobs, request, "jobs", timeout_s=timeout)
 
     def watch_job(
-        self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
+        self,
+        job_id: str,
+        *,
+        after_sequence: int = 0,
+        from_first: bool = False,
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
     ) -> AsyncGenerator[job_pb2.JobStatus, None]:
-        """Every status of a job to its final one, across broken connections (`attempts` in a row at most); first the
-        state of now, or with `from_first` its whole history."""
+        """Every status of a job to its final one, across broken connections; first the state of now, or with
+        `from_first` its whole history."""
         return self._connection.stream(
-            jobs.watch_one(self.jobs, job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
+            jobs.watch_one(
+                self.jobs,
+                job_id,
+                after_sequence=after_sequence,
+                from_first=from_first,
+                attempts=attempts,
+                on_outage=on_outage,
+            )
         )
 
     def watch_jobs(
@@ -303,13 +326,14 @@ class Hub:
         job_ids: Sequence[str] = (),
         *,
         after_sequences: Mapping[str, int] | None = None,
-        attempts: int = 16,
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
         **where: Unpack[WatchedJobFields],
     ) -> AsyncGenerator[job_pb2.JobStatus, None]:
         """The statuses of several jobs in one stream, across broken connections: of those named, until all are final,
         or of all that match, those to come included, until the caller leaves. Raises NotFound."""
         request = job_service_pb2.WatchJobsRequest(job_ids=job_ids, after_sequences=after_sequences, **where)
-        return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts))
+        return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts, on_outage=on_outage))
 
     async def job_answer(self, job_id: str, *, timeout: float | None = None) -> Answer:
         """Wait until a job has ended and return its result. When `timeout` passes first, the job keeps running."""
@@ -382,14 +406,20 @@ class Hub:
         return (await self._connection.unary(self.approvals.GetApproval, request, timeout_s=timeout)).approval
 
     def watch_approvals(
-        self, *, tool: str = "", resume_token: str = "", attempts: int = 16
+        self,
+        *,
+        tool: str = "",
+        resume_token: str = "",
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
     ) -> AsyncGenerator[approval_service_pb2.WatchApprovalsResponse, None]:
-        """Every pending approval, then each change as it happens, until the caller leaves, across broken connections
-        (`attempts` in a row at most); `tool` is a name or a glob. With the last `resume_token` that was not empty it
-        begins with what has changed since, decided or not; the latest may come twice."""
+        """Every pending approval, then each change as it happens, until the caller leaves, across broken connections;
+        `tool` is a name or a glob. With the last `resume_token` that was not empty it begins with what has changed
+        since, decided or not; the latest may come twice."""
         request = approval_service_pb2.WatchApprovalsRequest(tool=tool, resume_token=resume_token)
         watching = self.approvals.WatchApprovals
-        return self._connection.stream(resumed(watching, request, "approvals", attempts=attempts))
+        messages = resumed(watching, request, "approvals", attempts=attempts, on_outage=on_outage)
+        return self._connection.stream(messages)
 
     async def approve(
         self,

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
-from toolhub_client.watches import watch
+from toolhub_client.watches import OnOutage, watch
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
@@ -30,7 +30,13 @@ _RESUMED_MAX = 1_024
 
 
 async def watch_one(
-    stub: JobServiceAsyncStub, job_id: str, *, after_sequence: int, from_first: bool = False, attempts: int
+    stub: JobServiceAsyncStub,
+    job_id: str,
+    *,
+    after_sequence: int,
+    from_first: bool = False,
+    attempts: int | None,
+    on_outage: OnOutage | None = None,
 ) -> AsyncGenerator[job_pb2.JobStatus, None]:
     """Every status after `after_sequence`, to a final one; none when that was the final one already.
 
@@ -42,7 +48,9 @@ async def watch_one(
         """A stream ends by itself only after the final status, which was seen before."""
         return messages == 0 < request.after_sequence
 
-    responses = watch(lambda: stub.WatchJob(request), f"job {job_id}", attempts=attempts, ended=was_over)
+    responses = watch(
+        lambda: stub.WatchJob(request), f"job {job_id}", attempts=attempts, on_outage=on_outage, ended=was_over
+    )
     async with aclosing(responses):
         async for response in responses:
             request.after_sequence = response.status.sequence
@@ -52,7 +60,11 @@ async def watch_one(
 
 
 async def watch_many(
-    stub: JobServiceAsyncStub, request: job_service_pb2.WatchJobsRequest, *, attempts: int
+    stub: JobServiceAsyncStub,
+    request: job_service_pb2.WatchJobsRequest,
+    *,
+    attempts: int | None,
+    on_outage: OnOutage | None = None,
 ) -> AsyncGenerator[job_pb2.JobStatus, None]:
     """As `watch_one`, of several jobs: it ends once every named one is final, and never where none is named."""
     seen, waits_for, is_named = dict(request.after_sequences), set(request.job_ids), bool(request.job_ids)
@@ -60,6 +72,7 @@ async def watch_many(
         lambda: stub.WatchJobs(_resumed(request, seen, waits_for)),
         "several jobs",
         attempts=attempts,
+        on_outage=on_outage,
         ended=lambda _: is_named,
     )
     async with aclosing(responses):

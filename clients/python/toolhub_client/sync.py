@@ -26,6 +26,7 @@ from toolhub_client.context import (
 )
 from toolhub_client.faces import Face, FaceName
 from toolhub_client.hub import Hub, connect
+from toolhub_client.watches import OnOutage
 
 T = TypeVar("T")
 _END: Final = object()
@@ -127,9 +128,14 @@ class SyncHub:
         return _run(self._hub.server_info(timeout=timeout))
 
     def watch_tools(
-        self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
+        self,
+        *,
+        resume_token: str = "",
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
+        **where: Unpack[ToolFields],
     ) -> Iterator[tool_service_pb2.ToolServiceWatchToolsResponse]:
-        return _each(self._hub.watch_tools(resume_token=resume_token, attempts=attempts, **where))
+        return _each(self._hub.watch_tools(resume_token=resume_token, attempts=attempts, on_outage=on_outage, **where))
 
     def list_tools(self, *, timeout: float | None = None, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
         return _each(self._hub.list_tools(timeout=timeout, **where))
@@ -159,10 +165,18 @@ class SyncHub:
         return _each(self._hub.list_jobs(timeout=timeout, **where))
 
     def watch_job(
-        self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
+        self,
+        job_id: str,
+        *,
+        after_sequence: int = 0,
+        from_first: bool = False,
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
     ) -> Iterator[job_pb2.JobStatus]:
         return _each(
-            self._hub.watch_job(job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
+            self._hub.watch_job(
+                job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts, on_outage=on_outage
+            )
         )
 
     def watch_jobs(
@@ -170,10 +184,15 @@ class SyncHub:
         job_ids: Sequence[str] = (),
         *,
         after_sequences: Mapping[str, int] | None = None,
-        attempts: int = 16,
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
         **where: Unpack[WatchedJobFields],
     ) -> Iterator[job_pb2.JobStatus]:
-        return _each(self._hub.watch_jobs(job_ids, after_sequences=after_sequences, attempts=attempts, **where))
+        return _each(
+            self._hub.watch_jobs(
+                job_ids, after_sequences=after_sequences, attempts=attempts, on_outage=on_outage, **where
+            )
+        )
 
     def job_answer(self, job_id: str, *, timeout: float | None = None) -> Answer:
         return _run(self._hub.job_answer(job_id, timeout=timeout))
@@ -218,9 +237,16 @@ class SyncHub:
         return _run(self._hub.get_approval(approval_id, timeout=timeout))
 
     def watch_approvals(
-        self, *, tool: str = "", resume_token: str = "", attempts: int = 16
+        self,
+        *,
+        tool: str = "",
+        resume_token: str = "",
+        attempts: int | None = 16,
+        on_outage: OnOutage | None = None,
     ) -> Iterator[approval_service_pb2.WatchApprovalsResponse]:
-        return _each(self._hub.watch_approvals(tool=tool, resume_token=resume_token, attempts=attempts))
+        return _each(
+            self._hub.watch_approvals(tool=tool, resume_token=resume_token, attempts=attempts, on_outage=on_outage)
+        )
 
     def approve(
         self,

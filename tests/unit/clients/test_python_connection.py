@@ -231,6 +231,14 @@ async def test_a_call_that_the_hub_refused_unread_is_sent_again(failure: RpcFail
     assert len(servicer.metadata) == 3
 
 
+async def test_a_function_is_asked_for_the_key_before_each_rpc() -> None:
+    servicer, keys = FailingToolService([]), ["first", "second"]
+    async with serving(servicer) as address, connect(address, api_key=lambda: keys.pop(0)) as hub:
+        await hub.get_tool(NOW)
+        await hub.get_tool(NOW)
+    assert [asked["authorization"] for asked in servicer.metadata] == ["Bearer first", "Bearer second"]
+
+
 @pytest.mark.promise("clients.one-retry")
 async def test_call_that_broke_is_repeated_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     servicer = FailingToolService([grpc.StatusCode.UNAVAILABLE])

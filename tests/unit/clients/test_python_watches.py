@@ -19,7 +19,8 @@ from toolhub.v1 import approval_service_pb2 as approvals_pb
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceServicer, add_ApprovalServiceServicer_to_server
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceServicer, add_ToolServiceServicer_to_server
-from toolhub_client import Answer, ApprovalRequired, Hub, HubUnavailable, NotFound, Progress, connect
+from toolhub_client import Answer, ApprovalRequired, Hub, HubError, HubUnavailable, NotFound, Progress, connect
+from toolhub_client import outages as client_outages
 from toolhub_client.sync import connect_sync
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -131,6 +132,27 @@ async def test_a_watch_that_brings_nothing_any_more_is_given_up() -> None:
             _ = [message async for message in hub.watch_approvals(attempts=2)]
     assert hub.address in str(given_up.value)
     assert servicer.scripts == []
+
+
+async def test_a_watch_without_a_bound_goes_on_and_says_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_outages, "FIRST_PAUSE_S", 0.0)
+    nothing: Script = ([], grpc.StatusCode.UNAVAILABLE)
+    servicer = ScriptedApprovalService([*20 * [nothing], ([change("a1", "1")], None)])
+    pauses_s: list[float] = []
+    async with serving(servicer) as hub:
+        async for message in hub.watch_approvals(attempts=None, on_outage=pauses_s.append):
+            assert message.approval.approval_id == "a1"
+            break
+    assert len(pauses_s) == 20
+
+
+async def test_a_hub_that_fails_with_a_reason_is_not_asked_again() -> None:
+    failing = RpcFailure(Reason.INTERNAL, "Failed.")
+    servicer = ScriptedApprovalService([([change("a1", "1")], failing)])
+    async with serving(servicer) as hub:
+        with pytest.raises(HubError, match="INTERNAL"):
+            _ = [message async for message in hub.watch_approvals()]
+    assert servicer.tokens == [""]
 
 
 async def test_a_watch_of_a_hub_reports_approvals_and_resumes_from_a_token(tmp_path: Path) -> None:

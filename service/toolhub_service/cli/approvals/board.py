@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approvals.view import is_pending, line, request_text, row
-from toolhub_service.cli.connection.client import outage_text
+from toolhub_service.cli.connection.watching import outage_text
 from toolhub_service.cli.terminal.output import columns, quote_lines
 from toolhub_service.guards.foreign_text import on_one_line
 

@@ -37,8 +37,8 @@ from toolhub_service.cli.connection.client import (
     connect_by_options,
     connection_options,
     explain_error,
-    note_outage,
 )
+from toolhub_service.cli.connection.watching import note_outage
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.arguments import read_arguments
 from toolhub_service.cli.terminal.output import (

@@ -16,7 +16,8 @@ from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub_service.cli.connection.client import Connection, resume_watch, status_of
+from toolhub_service.cli.connection.client import Connection, status_of
+from toolhub_service.cli.connection.watching import resume_watch
 from toolhub_service.cli.terminal.output import (
     Escaped,
     enum_name,

@@ -18,7 +18,8 @@ from toolhub_service.cli.audit.reading import newest
 from toolhub_service.cli.audit.report import report
 from toolhub_service.cli.audit.verify import verify
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.connection.client import connect_by_options, connection_options, note_outage
+from toolhub_service.cli.connection.client import connect_by_options, connection_options
+from toolhub_service.cli.connection.watching import note_outage
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.terminal.output import (
     Escaped,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.cli.connection.client import Connection, resume_watch
+from toolhub_service.cli.connection.client import Connection
+from toolhub_service.cli.connection.watching import resume_watch
 
 _PAUSE_MAX_S = 5.0
 

@@ -1,9 +1,7 @@
-"""The gRPC client of the command line: one connection, errors that say what to do, backoff of watches."""
+"""The gRPC client of the command line: one connection, and errors that say what to do."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ from toolhub_service.cli.connection.hub_options import (
     plain,
 )
 from toolhub_service.cli.connection.lost_answers import Sent, is_lost, lost_answer, lost_text
-from toolhub_service.cli.terminal.output import EXIT_REFUSED, note
+from toolhub_service.cli.terminal.output import EXIT_REFUSED
 from toolhub_service.guards.foreign_text import on_one_line
 
 _EXIT_UNREACHABLE = 3
@@ -55,23 +53,7 @@ _REFUSALS = frozenset(
     }
 )
 
-_TRANSIENT = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.CANCELLED,  # from a server that was stopped
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-    }
-)
-# gRPC reports a connection that breaks under a stream with this code; a failing hub adds a reason.
-_BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
-
 ANSWER_TIMEOUT_S = 60.0
-
-_FIRST_PAUSE_S = 0.25
-_HELD_S = 5.0
-_RETRY_AFTER_MAX_S = 60.0
 
 # Most records that the hub returns in one answer.
 PAGE_MAX = 1_000
@@ -87,7 +69,6 @@ Credential = str | Callable[[], str] | None
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,91 +267,7 @@ class HubRefused(click.ClickException):
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
     """Return (code, message, ErrorInfo reason or empty) of a failed RPC."""
     call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
-    info = error_details_pb2.ErrorInfo()
-    return call.code(), call.details(), str(info.reason) if _read_detail(error, info) else ""
-
-
-def retry_after_s(error: grpc.RpcError) -> float:
-    """Return the delay of the RPC's RetryInfo; 0 if it has none."""
-    info = error_details_pb2.RetryInfo()
-    return float(info.retry_delay.ToMilliseconds() / 1_000) if _read_detail(error, info) else 0.0
-
-
-def is_transient(error: grpc.RpcError) -> bool:
-    """Return whether a watch that ended so may be reopened."""
-    code, _, reason = status_of(error)
-    return code in _TRANSIENT or (code in _BROKEN_CONNECTION and not reason)
-
-
-def _has_expired(error: grpc.RpcError) -> bool:
-    """Return whether the hub reports that the token has expired."""
-    info = error_details_pb2.ErrorInfo()
-    is_named = status_of(error)[0] is grpc.StatusCode.UNAUTHENTICATED and _read_detail(error, info)
-    return is_named and info.metadata.get("problem") == "expired"
-
-
-class Backoff:
-    """Pauses between the attempts of one watch: exponential with jitter (Brooker, "Exponential Backoff And Jitter").
-
-    When a hub gives a delay (RetryInfo, as one that shuts down does), it is not contacted earlier, and its clients do
-    not all return at once.
-    """
-
-    def __init__(self, max_s: float) -> None:
-        self._max_s = max_s
-        self._next_s = _FIRST_PAUSE_S
-
-    def reset(self) -> None:
-        """Restart with the shortest pause; call it when the watch has received something."""
-        self._next_s = _FIRST_PAUSE_S
-
-    def pause_s(self, error: grpc.RpcError | None) -> float:
-        """Return seconds to wait after the end of a watch; None: it ended without an error."""
-        own_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
-        asked_s = min(retry_after_s(error), _RETRY_AFTER_MAX_S) if error is not None else 0.0
-        # Later than the hub asks, never sooner, and not all clients at once.
-        return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
-
-
-def resume_watch(
-    watch: Callable[[], Iterator[Item]],
-    pause_max_s: float,
-    disconnected: Callable[[float], object],
-    pause: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Item]:
-    """Yield what `watch` yields, without end: it is called again when it ends or its connection breaks.
-
-    Also when its token expires, because a login then has a new one. `disconnected` is called with the seconds until
-    then. Raises grpc.RpcError when the hub refuses the watch.
-    """
-    backoff = Backoff(pause_max_s)
-    while True:
-        broken: grpc.RpcError | None = None
-        began_s = clock()
-        try:
-            for item in watch():
-                # An item shows that the connection works: the next outage begins with short pauses again.
-                backoff.reset()
-                yield item
-        except grpc.RpcError as error:
-            # A token that had already expired is refused at once, and would be again.
-            is_over = _has_expired(error) and clock() - began_s >= _HELD_S
-            if not is_over and not is_transient(error):
-                raise
-            broken = error
-        pause_s = backoff.pause_s(broken)
-        disconnected(pause_s)
-        pause(pause_s)
-
-
-def outage_text(pause_s: float) -> str:
-    """Return the line that a watch shows while the hub is unreachable."""
-    return f"the hub does not answer; reconnecting in {pause_s:.1f} s"
-
-
-def note_outage(pause_s: float) -> None:
-    note(outage_text(pause_s), err=True)
+    return call.code(), call.details(), str(_info_of(error).reason)
 
 
 def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickException:
@@ -388,7 +285,7 @@ def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickEx
         text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."
     elif code is grpc.StatusCode.UNAUTHENTICATED and "leave it out" in details:
         text = f"{details} Leave out --api-key and TOOLHUB_API_KEY."
-    elif _has_expired(error):
+    elif code is grpc.StatusCode.UNAUTHENTICATED and _problem_of(error) == "expired":
         text = (
             f"{details} With a context that has a login, tokens are refreshed: `toolhub context add`, `toolhub login`."
         )
@@ -405,11 +302,21 @@ def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickEx
     return kind(text)
 
 
-def _read_detail(error: grpc.RpcError, into: Message) -> bool:
-    """Return whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the
-    first."""
+def _problem_of(error: grpc.RpcError) -> str:
+    """Return what the hub says is wrong with a credential, such as `expired`; empty when it does not say."""
+    return str(_info_of(error).metadata.get("problem", ""))
+
+
+def _info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
+    """Return the first ErrorInfo of the status (google.rpc.Status, AIP-193); empty when there is none.
+
+    The Python client reads the same in `toolhub_client.failures`, whose import costs more than a failed command.
+    """
     call: Any = error
+    info = error_details_pb2.ErrorInfo()
     for key, value in call.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
-            return any(detail.Unpack(into) for detail in status_pb2.Status.FromString(value).details)
-    return False
+            for detail in status_pb2.Status.FromString(value).details:
+                if detail.Unpack(info):
+                    return info
+    return info

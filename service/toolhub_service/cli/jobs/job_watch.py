@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 
 from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
-from toolhub_service.cli.connection.client import Connection, resume_watch
+from toolhub_service.cli.connection.client import Connection
+from toolhub_service.cli.connection.watching import resume_watch
 
 _PAUSE_MAX_S = 2.0
 FINAL_STATES = frozenset(

@@ -12,7 +12,8 @@ import grpc
 
 from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub_service.cli.call import show_result
-from toolhub_service.cli.connection.client import Connection, is_transient, outage_text
+from toolhub_service.cli.connection.client import Connection
+from toolhub_service.cli.connection.watching import outage_text
 from toolhub_service.cli.jobs.job_watch import FINAL_STATES, JobWatch, get_job
 from toolhub_service.cli.jobs.listing import how_to_approve, line, state_of
 from toolhub_service.cli.terminal.output import (
@@ -70,6 +71,8 @@ def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
     try:
         return get_job(connection, job.job_id).approval_id
     except grpc.RpcError as error:
+        from toolhub_client.outages import is_transient
+
         if not is_transient(error):
             raise
         return ""

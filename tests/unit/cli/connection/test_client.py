@@ -1,9 +1,8 @@
-"""The command line's message when no hub answers, and how long a watch waits before it connects again."""
+"""The command line's message when no hub answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.fakes.tls import Authority, tls_settings
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.connection.channel import Endpoint, endpoint
-from toolhub_service.cli.connection.client import Backoff, HubUnreachable, connect, resume_watch, retry_after_s
-from toolhub_service.domain.errors.failure import ErrorKind
-from toolhub_service.domain.errors.reasons import Reason
-from toolhub_service.transport.status import RpcFailure, details_trailer
+from toolhub_service.cli.connection.client import HubUnreachable, connect
 
 UNRESOLVED = "errors resolving hub:1: [field:hostname lookup error:address lookup failed for hub:1: Not found]"
 FAILED = "failed to connect to all addresses; last error: "
@@ -137,66 +133,3 @@ async def test_a_hub_with_tls_is_distinguished_from_an_unreachable_one(tmp_path:
     async with running_hub(tmp_path / "plain") as running:
         assert "does not use TLS" in await reached(running, ca_file=ca)
         assert await reached(running) == "SERVING"
-
-
-class Broken(grpc.RpcError):
-    """As a stub raises it."""
-
-    def __init__(self, retry_after_s: float | None) -> None:
-        reason = ErrorKind.NOT_FOUND if retry_after_s is None else Reason.DRAINING
-        failure = RpcFailure(reason, "Leaving.", retry_after_s=retry_after_s)
-        self._trailers = (details_trailer(failure),)
-
-    def trailing_metadata(self) -> Any:
-        return self._trailers
-
-
-def test_delay_of_retry_info_is_read() -> None:
-    assert retry_after_s(Broken(0.5)) == 0.5
-    assert retry_after_s(Broken(None)) == 0.0
-
-
-@pytest.mark.promise("cli.login")
-def test_a_watch_goes_on_under_a_new_token_and_ends_when_the_old_one_is_refused_at_once() -> None:
-    class Expired(Broken):
-        def __init__(self) -> None:
-            failure = RpcFailure(Reason.CREDENTIAL_REFUSED, "The token has expired.", {"problem": "expired"})
-            self._trailers = (details_trailer(failure),)
-
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAUTHENTICATED
-
-        def details(self) -> str:
-            return "The token has expired."
-
-    held_s, now_s = [3_600.0, 3_600.0, 0.1], [0.0]
-
-    def watch() -> Iterator[str]:
-        yield "opened"
-        now_s[0] += held_s.pop(0)
-        raise Expired
-
-    received: list[str] = []
-    with pytest.raises(Expired):
-        received.extend(resume_watch(watch, 1.0, lambda _: None, lambda _: None, lambda: now_s[0]))
-    assert received == ["opened"] * 3
-
-
-@pytest.mark.parametrize("named_s", [0.5, 30.0])
-def test_clients_wait_for_the_named_delay_and_do_not_come_back_all_at_once(named_s: float) -> None:
-    first = [Backoff(5.0).pause_s(Broken(named_s)) for _ in range(50)]
-    assert all(named_s <= pause_s <= 1.5 * named_s for pause_s in first)
-    assert len(set(first)) > 1
-
-
-def test_delay_of_a_day_is_cut_to_minutes() -> None:
-    assert Backoff(5.0).pause_s(Broken(86_400.0)) <= 90.0
-
-
-def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
-    backoff = Backoff(2.0)
-    grown = [backoff.pause_s(None) for _ in range(6)]
-    assert all(pause_s <= bound_s for pause_s, bound_s in zip(grown, (0.25, 0.5, 1.0, 2.0, 2.0, 2.0), strict=True))
-    assert grown[-1] >= 1.0
-    backoff.reset()
-    assert backoff.pause_s(None) <= 0.25
