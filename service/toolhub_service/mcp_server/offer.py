@@ -88,7 +88,7 @@ class Offer:
     def name_of(self, tool: str) -> str:
         """Return the listed name of a tool of the catalog; that which any other would have."""
         try:
-            return self._current_names().exported(tool)
+            return self._current_names().exported_name(tool)
         except KeyError:
             return plain_name(tool, MCP_MAX_CHARS)
 

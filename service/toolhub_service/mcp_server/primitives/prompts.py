@@ -40,7 +40,7 @@ class Prompts:
         page: dict[str, Any] = {"ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete", "prompts": []}
         size_bytes = 0
         for spec in specs[start:]:
-            prompt = _prompt(names.exported(_short(spec)), spec.input_schema)
+            prompt = _prompt(names.exported_name(_short(spec)), spec.input_schema)
             size_bytes += len(canonical_json.dumps(prompt))
             if page["prompts"] and size_bytes > _PAGE_MAX_BYTES:
                 page["nextCursor"] = specs[start + len(page["prompts"]) - 1].name

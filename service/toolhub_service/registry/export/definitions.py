@@ -111,7 +111,7 @@ class Exporter:
         that is not in it."""
         names = self._current_names()
         ordered = sorted(specs, key=lambda spec: spec.name)
-        shown = {spec.name: begin_name(dialect, names.exported(spec.name)) for spec in ordered}
+        shown = {spec.name: begin_name(dialect, names.exported_name(spec.name)) for spec in ordered}
         return Export(
             tools=tuple(
                 self.definition(dialect, shown[spec.name], spec, may_need_plan=may_need_plan(spec)) for spec in ordered

@@ -56,7 +56,7 @@ class ExportedNames:
         self._exported |= short_names
         self._original |= {short: name for name, short in short_names.items()}
 
-    def exported(self, name: str) -> str:
+    def exported_name(self, name: str) -> str:
         """Return the exported name of a tool of the set. Raises KeyError for another one."""
         return self._exported[name]
 

@@ -73,7 +73,7 @@ class AgentLoop:
         self._names = ExportedNames(spec.name for spec in specs)
         can_describe = any(spec.name == DESCRIBE_TOOL for spec in specs)
         shown = specs if can_describe else [describe_briefly(spec) for spec in specs]
-        self._definitions = [openai_definition(spec, self._names.exported(spec.name)) for spec in shown]
+        self._definitions = [openai_definition(spec, self._names.exported_name(spec.name)) for spec in shown]
         self._purpose = f"agent {agent.name}: {label or task}"[:_PURPOSE_CHARS]
         self._steps_max = steps_max
         self._chars = 0

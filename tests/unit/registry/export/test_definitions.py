@@ -47,7 +47,7 @@ def test_every_name_that_a_client_may_have_been_given_leads_to_its_tool_and_a_sh
     alike = ["a/b_c", "a/b.c", "core/fs.readText", "x/" + "y" * 90]
     found = tools_by_exported_name(alike)
     for names in (ExportedNames(alike, 60), ExportedNames(alike)):
-        assert {name: found[names.exported(name)] for name in alike} == {name: name for name in alike}
+        assert {name: found[names.exported_name(name)] for name in alike} == {name: name for name in alike}
     assert found["core__fs_readText"] == "core/fs.readText"
     assert "a__b_c" not in found
 
@@ -67,18 +67,18 @@ def test_any_set_of_names_can_be_turned_back_in_any_order() -> None:
     chance.shuffle(ordered)
     again = ExportedNames(ordered)
     for name in names:
-        assert ACCEPTED.fullmatch(mapped.exported(name))
-        assert mapped.original(mapped.exported(name)) == name
-        assert again.exported(name) == mapped.exported(name)
+        assert ACCEPTED.fullmatch(mapped.exported_name(name))
+        assert mapped.original(mapped.exported_name(name)) == name
+        assert again.exported_name(name) == mapped.exported_name(name)
 
 
 def test_a_name_made_to_look_like_the_short_form_of_a_long_one_takes_nothing_over() -> None:
     long = "git/" + "very_long_name." * 8 + "x"
     forged = plain_name(long).replace("git__", "git/", 1)
     mapped = ExportedNames([long, forged])
-    assert mapped.exported(long) != mapped.exported(forged)
-    assert mapped.original(mapped.exported(long)) == long
-    assert mapped.original(mapped.exported(forged)) == forged
+    assert mapped.exported_name(long) != mapped.exported_name(forged)
+    assert mapped.original(mapped.exported_name(long)) == long
+    assert mapped.original(mapped.exported_name(forged)) == forged
 
 
 def test_tools_export_in_the_openai_form() -> None:
@@ -181,13 +181,13 @@ def test_names_without_their_prefix_belong_to_one_tool_alone_and_with_it_they_ar
     names += ["shop/order", "shop/pay.now"]
     shop = [name for name in names if name.startswith("shop/")]
     mapped = ExportedNames(names, 60, unprefixed=shop, reserved={"job_start"})
-    assert mapped.exported("shop/order") == "order"
-    assert mapped.exported("shop/pay.now") == "pay_now"
+    assert mapped.exported_name("shop/order") == "order"
+    assert mapped.exported_name("shop/pay.now") == "pay_now"
     assert mapped.original("order") == mapped.original("shop__order") == "shop/order"
-    assert mapped.exported("shop/search") == "search"  # web's own is named with its prefix
+    assert mapped.exported_name("shop/search") == "search"  # web's own is named with its prefix
     assert mapped.prefixed == ("shop/core__fs_read", "shop/job_start", f"shop/{'x' * 90}")
     assert mapped.original("core__fs_read") == "core/fs.read"
     assert mapped.original("job_start") is None
     both = ExportedNames(reversed(names), 60, unprefixed=["shop/search", "web/search"])
     assert both.prefixed == ("shop/search", "web/search")
-    assert {both.exported(name) for name in both.prefixed} == {"shop__search", "web__search"}
+    assert {both.exported_name(name) for name in both.prefixed} == {"shop__search", "web__search"}

@@ -35,7 +35,7 @@ ALIKE = ["a/b.c", "a/b_c", "core/fs.readText", "d/" + "x" * 80, "1st/tool"]
 @pytest.mark.parametrize("max_chars", [64, MCP_MAX_CHARS])
 def test_every_name_of_an_export_leads_back_to_its_tool(max_chars: int) -> None:
     names, given = ExportedNames(ALIKE, max_chars), given_in(Named(*ALIKE))
-    assert {name: given.tool_of(names.exported(name)) for name in ALIKE} == {name: name for name in ALIKE}
+    assert {name: given.tool_of(names.exported_name(name)) for name in ALIKE} == {name: name for name in ALIKE}
 
 
 def test_a_name_of_two_tools_or_none_leads_nowhere() -> None:
