@@ -210,3 +210,31 @@ async def test_who_may_see_the_tool_learns_that_it_is_away_and_the_log_knows_of_
     (why,) = [each.event.attributes["hidden"] for each in events if "hidden" in each.event.attributes]
     assert why.startswith("hidden by policy")
     assert REASON.search(why)
+
+
+@pytest.mark.promise("registry.hidden-is-hidden")
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_the_refusal_of_a_hidden_tool_suggests_does_not_show_that_it_exists(
+    tmp_path: Path, era: str
+) -> None:
+    """The same name is asked for while a hidden tool has it, and when nothing has it any more."""
+    shown, secret = tool("list.things"), tool("files.purge")
+    script = Script(pages=[[shown, secret]])
+    async with serving(script) as url:
+        sources: dict[str, dict[str, Any]] = {
+            "acme": {"url": url, "trust": "always", "tools": {"files.purge": {"capabilities": ["read:ledger"]}}}
+        }
+        settings = {**WITH_KEYS, "sources": {"file": str(real.write_sources(tmp_path, sources))}}
+        policy = POLICY.replace("mcp:open", "mcp:acme")
+        async with mcp_hub(tmp_path, policy=policy, settings=settings, shown="search") as hub:
+            assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
+            key = keys_of(hub, "robot")["robot"]
+            asked = [(way, name) for way in OVER_MCP for name in ("acme__files_purge", "_acme__files_purge")]
+            async with wire(hub.url, era, key) as client:
+                hidden = [without(await OVER_MCP[way](client, name), name) for way, name in asked]
+                script.pages = [[shown]]
+                await hub.grpc.registry.RefreshSources(registry_pb.RefreshSourcesRequest(sources=["acme"]))
+                assert hub.grpc.hub.toolbox.catalog.get("acme/files.purge") is None
+                of_none = [without(await OVER_MCP[way](client, name), name) for way, name in asked]
+    assert hidden == of_none
+    assert all("TOOL_NOT_FOUND" in answer for answer in hidden)

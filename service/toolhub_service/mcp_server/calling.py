@@ -139,7 +139,7 @@ class Calling:
     ) -> Call:
         """Make the call. `client`: who can be asked during the call, if it can."""
         return call_of(
-            self._offer.tool_of(name),
+            self._offer.tool_to_call(principal, name),
             arguments,
             principal,
             context_of(context, principal, session_id),

@@ -17,6 +17,7 @@ from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.registry.export.definitions import Dialect, Exporter
 from toolhub_service.registry.export.exported_names import MCP_MAX_CHARS, ExportedNames, plain_name
+from toolhub_service.registry.export.names_given import NamesGiven
 from toolhub_service.registry.export.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 
@@ -72,6 +73,7 @@ class Offer:
         self._reserved = frozenset({RUN_PROGRAM})
         self._names = ExportedNames((), MCP_MAX_CHARS)
         self._names_of = ""
+        self._names_given = NamesGiven(engine.catalog)
         self._definitions: dict[tuple[str, bool], Definition] = {}
         """By name, and whether with the argument for a plan."""
 
@@ -81,9 +83,17 @@ class Offer:
         self._names_of = ""
 
     def tool_of(self, name: str) -> str:
-        """Return the tool that a client names by its listed name, or by the catalog's."""
+        """Return the tool that a client names by its listed name, by that of any other export, or by the catalog's."""
         known = self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else "")
-        return known or self._of_silent_source(name)
+        return known or self._names_given.tool_of(name) or self._of_silent_source(name)
+
+    def tool_to_call(self, principal: Principal, name: str) -> str:
+        """Return the tool as `tool_of`; one that the principal may not know of by `name` itself, if the pipeline finds
+        it by that name: the refusal then is made of what the client knows, as for a tool that does not exist."""
+        tool = self.tool_of(name)
+        spec = self._engine.catalog.get(tool)
+        is_hidden = spec is not None and not self._engine.policy.could_allow(principal, spec)
+        return name if is_hidden and self._names_given.tool_of(name) == tool else tool
 
     def name_of(self, tool: str) -> str:
         """Return the listed name of a tool of the catalog; that which any other would have."""

@@ -29,7 +29,6 @@ _SUGGESTIONS_MAX = 3
 # Names that a wrong one is compared with; comparing it with 5,000 would delay every other call by 160 ms.
 _COMPARED_MAX = 100
 
-_CLOSE_MAX = 10
 # A word of a name, in camelCase or between other signs.
 _WORD = re.compile(r"[A-Za-z][a-z]{2,15}")
 
@@ -119,11 +118,11 @@ class Routes:
     def _unread_for(self, principal: Principal) -> Unread:
         """As `Unread`, also of the names that an export may have given; first of those that the principal may see."""
 
-        def never_unread(tool: str) -> UnreadTool | None:
+        def find_unread(tool: str) -> UnreadTool | None:
             found = [each for name in (tool, *possible_names(tool)) if (each := self._unread(name)) is not None]
             return next((each for each in found if each.may_be_seen(principal, self._policy)), next(iter(found), None))
 
-        return never_unread
+        return find_unread
 
 
 SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
@@ -236,13 +235,11 @@ def not_found(
     not repeated then, because the call may have it in another spelling. `advice`: where to look when no name is
     similar.
     """
-    specs: Sequence[ToolSpec] = catalog.all()
-    tenancy = call.principal.tenancy
-    if tenancy is not None:  # before counting, so that invisible names do not displace visible ones
-        specs = [spec for spec in specs if tenancy.shows(spec.source)]
-    close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
+    # Before comparing: a hidden name that took the place of a visible one would show that it exists.
+    specs = [spec for spec in catalog.all() if _may_see(spec, call.principal, policy)]
+    close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_SUGGESTIONS_MAX, cutoff=0.6)
     close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
-    visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
+    visible = close[:_SUGGESTIONS_MAX]
     if shown is not None:
         visible = [shown(name) for name in visible]
     advice = f"Did you mean {', '.join(visible)}?" if visible else advice
@@ -262,11 +259,11 @@ def _of_the_same_words(name: str, specs: Sequence[ToolSpec]) -> list[str]:
     words = {word.casefold() for word in _WORD.findall(name.rpartition("/")[2])}
     held = [(sum(word in spec.name.casefold() for word in words), spec.name) for spec in specs] if words else []
     most = max((count for count, _ in held), default=0)
-    return [found for count, found in held if count == most][:_CLOSE_MAX] if most else []
+    return [found for count, found in held if count == most][:_SUGGESTIONS_MAX] if most else []
 
 
-def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:
-    spec = catalog.get(name)
-    if spec is None or spec.state is ToolState.QUARANTINED:
+def _may_see(spec: ToolSpec, principal: Principal, policy: PolicySource) -> bool:
+    tenancy = principal.tenancy
+    if spec.state is ToolState.QUARANTINED or (tenancy is not None and not tenancy.shows(spec.source)):
         return False
-    return policy.could_allow(call.principal, spec)
+    return policy.could_allow(principal, spec)
