@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import ElicitResult
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, ElicitResult, ErrorData
 
 from tests.hub import OPEN_POLICY
 from tests.mcp_server.mcp_hub import ERAS, WITH_KEYS, McpHub, keys_of, mcp_hub
@@ -151,6 +151,55 @@ async def test_what_changes_while_the_user_reads_is_not_done(hub: McpHub, era: s
             answer = await client.call_tool(DELETE, GONE, meta=session)
         assert not answer.is_error
     assert ["1 byte." in user.asked[0], "2 bytes" in user.asked[1]] == [True, True]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_job_whose_plan_changes_while_the_user_reads_is_not_started(hub: McpHub, era: str) -> None:
+    changes: list[Any] = []
+
+    class Slow(User):
+        async def __call__(self, context: Any, params: Any) -> ElicitResult:
+            if changes:
+                await changes.pop()("core__fs_writeText", {"path": "a.txt", "text": "ab", "overwrite": True})
+            return await super().__call__(context, params)
+
+    user, session = Slow("accept", "accept"), {"toolhub/request_id": "shared"}
+    async with with_file(hub, era, user) as client, hub.client(era) as beside:
+        changes.append(_within(beside.call_tool, session))
+        await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"}, meta=session)
+        started = await client.call_tool("job_start", {"name": DELETE, "arguments": GONE}, meta=session)
+        if era == ERAS[0]:  # the newer protocol asks for the new plan within the call
+            error = error_of(started)
+            assert "changed since the user agreed" in error["message"]
+            assert "plan_" not in str(started)
+        else:
+            assert not started.is_error
+    assert ["1 byte." in user.asked[0], len(user.asked)] == [True, 1 if era == ERAS[0] else 2]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_user_is_shown_the_beginning_of_large_arguments(tmp_path: Path, era: str) -> None:
+    policy = OPEN_POLICY + "rules: [{id: plans, tools: [core/fs.writeText], effect: REQUIRE_PLAN}]\n"
+    user = User("accept")
+    async with mcp_hub(tmp_path, policy=policy) as hub, hub.client(era, elicitation_callback=user) as client:
+        written = await client.call_tool("core__fs_writeText", {"path": "large.txt", "text": "x" * 100_000})
+        assert not written.is_error, written.content
+    (asked,) = user.asked
+    assert '{"path":"large.txt","text":"xxx' in asked
+    assert "more characters]" in asked
+    assert len(asked) < 2_000
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(INTERNAL_ERROR, False), (METHOD_NOT_FOUND, True)])
+async def test_only_of_a_client_that_cannot_ask_the_model_gets_the_plan(hub: McpHub, code: int, is_told: bool) -> None:
+    async def fail(_: Any, params: Any) -> ErrorData:
+        return ErrorData(code=code, message="no window")
+
+    async with hub.client(ERAS[0], elicitation_callback=fail) as client:
+        await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
+        details = error_of(await client.call_tool(DELETE, GONE))["details"]
+        assert ("plan_digest" in details, details.get("declined", False)) == (is_told, not is_told)
+        assert await exists(client)
 
 
 def _within(call: Any, session: dict[str, str]) -> Any:

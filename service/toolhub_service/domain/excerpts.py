@@ -13,16 +13,16 @@ _WORD_END: Final = re.compile(r"\s+")
 _BOTH_MIN_CHARS: Final = 192
 
 
-def excerpt(text: str, max_chars: int) -> str:
+def excerpt(text: str, max_chars: int, *, left_out: int = 0) -> str:
     """Return the text, or its whole sentences and a mark, at most `max_chars` characters together.
 
     A first sentence that does not fit ends after a word, and a first word that does not fit is cut. `max_chars` is 64
-    or more, so that the mark leaves room for words.
+    or more, so that the mark leaves room for words. `left_out`: how many characters are already missing at the end.
     """
-    if len(text) <= max_chars:
+    if len(text) + left_out <= max_chars:
         return text
-    kept = _beginning(text, max_chars - len(_mark(len(text))))
-    return kept + _mark(len(text) - len(kept))
+    kept = _beginning(text, max_chars - len(_mark(len(text) + left_out)))
+    return kept + _mark(len(text) + left_out - len(kept))
 
 
 def both_ends(text: str, max_chars: int, *, left_out: int = 0) -> str:

@@ -54,10 +54,10 @@ from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
 from toolhub_service.mcp_server.plan_confirmation import (
     PLAN_STATE,
-    args_text,
     read_offered_plan,
     refuse_changed,
     refuse_declined,
+    show_arguments,
 )
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
@@ -184,9 +184,14 @@ class Calling:
         if not isinstance(planned, Call):
             return planned
         answer = await self._invoke(context, planned)
-        if answer.error is not None and read_offered_plan(answer.error) is not None:
-            return error_to_dict(refuse_changed(self._offer.name_of(call.tool), answer.error))
-        return planned, answer
+        return self.refuse_changed_plan(planned, answer.error) or (planned, answer)
+
+    def refuse_changed_plan(self, call: Call, error: ToolError | None) -> dict[str, Any] | None:
+        """Return the answer to a call whose user has accepted a plan that does not fit any more: without the new one,
+        which the user has not seen. None: it was not refused for that."""
+        if error is None or read_offered_plan(error) is None:
+            return None
+        return error_to_dict(refuse_changed(self._offer.name_of(call.tool), error))
 
     async def confirm_plan(self, context: Context, call: Call, error: ToolError | None) -> Call | dict[str, Any] | None:
         """Ask the client's user about the plan that a refusal offers. Return the call that commits it; an answer, when
@@ -196,7 +201,7 @@ class Calling:
         if plan is None:
             return None
         name = self._offer.name_of(call.tool)
-        prompt = plan.prompt(name, self._engine.redact(args_text(call.args)))
+        prompt = plan.prompt(name, await show_arguments(call, self._engine.redact))
         if prompt.mode(context) != "form":
             return None
         if not context.session.can_send_request:

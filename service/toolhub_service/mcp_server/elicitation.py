@@ -11,12 +11,16 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.mcp_server.convert_calls import Context
 
 ACCEPT: Final = "accept"
 NOT_ASKED: Final = "not asked"
+# Errors of a client that cannot ask after all. Any other, such as that of a window which the user has closed, is no
+# agreement.
+_CANNOT_ASK: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST})
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
 # Timeout for a person to answer an elicitation of the older protocol, which keeps its request open.
 _PERSON_S: Final = 600.0
@@ -78,7 +82,7 @@ class Prompt(NamedTuple):
 
     async def answer(self, context: Context) -> str:
         """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on. Return ACCEPT,
-        NOT_ASKED, or what else the user did; empty after that time."""
+        NOT_ASKED, or what else the user did; empty after that time, and when the client failed."""
         session = context.session
         request_id = context.request_id
         with anyio.move_on_after(_PERSON_S):
@@ -87,7 +91,7 @@ class Prompt(NamedTuple):
                     result = await session.elicit_url(self.message, self.url, self.approval_id, request_id)
                 else:
                     result = await session.elicit_form(self.message, _NOTHING_ASKED, request_id)
-            except MCPError:
-                return NOT_ASKED  # the client does not support it after all
+            except MCPError as refused:
+                return NOT_ASKED if refused.code in _CANNOT_ASK else ""
             return str(result.action)
         return ""

@@ -255,7 +255,8 @@ class OwnTools:
             job = await self._calling.submit(planned)
             result = job.status.result
             if result is not None and result.error is not None:
-                return await self._calling.visible(planned, result)
+                changed = self._calling.refuse_changed_plan(planned, result.error)
+                return changed or await self._calling.visible(planned, result)
         return _to_tool_result(_status_of(job))
 
     async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:

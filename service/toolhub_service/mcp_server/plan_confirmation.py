@@ -7,10 +7,13 @@ send it in an argument of the same call, as a program may over gRPC.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject
@@ -21,16 +24,17 @@ from toolhub_service.schema import canonical_json
 PLAN_STATE: Final = "plan:"
 """Begins the state of a call whose user is asked about its plan."""
 _ARGUMENTS_MAX_CHARS: Final = 500
+# More than is shown, so that no secret is cut in half; hiding those of megabytes takes seconds.
+_REDACTED_CHARS: Final = 8_000
 
 
 class OfferedPlan(NamedTuple):
     digest: str
     effects: tuple[str, ...]
 
-    def prompt(self, tool: str, args_json: str) -> Prompt:
-        """Return the question to the user. `tool`: as listed. `args_json`: without secrets."""
+    def prompt(self, tool: str, arguments: str) -> Prompt:
+        """Return the question to the user. `tool`: as listed. `arguments`: as `show_arguments` returns them."""
         would = " ".join(self.effects) or "The tool does not say what it would do."
-        arguments = excerpt(on_one_line(args_json), _ARGUMENTS_MAX_CHARS)
         message = f"{tool} would do this: {would} Its arguments: {arguments} Accept to do exactly this, decline not to."
         return Prompt("", message, "")
 
@@ -51,8 +55,8 @@ def read_offered_plan(error: ToolError | None) -> OfferedPlan | None:
 def refuse_declined(tool: str) -> ToolError:
     """Return the refusal of a call whose plan the user did not accept: without the digest that would commit it."""
     message = (
-        f"{tool}: the user was shown what the call would do, and did not agree. Nothing has been done. Do not make "
-        "this call again unless the user asks for it."
+        f"{tool}: the user was asked whether to do this, and did not agree. Nothing has been done. Do not make this "
+        "call again unless the user asks for it."
     )
     return ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details={"declined": True})
 
@@ -68,5 +72,15 @@ def refuse_changed(tool: str, error: ToolError) -> ToolError:
     return structs.replace(error, message=message, details=details)
 
 
-def args_text(args: JsonObject) -> str:
-    return canonical_json.dumps(args).decode()
+async def show_arguments(call: Call, redact: Callable[[str], str]) -> str:
+    """Return the call's arguments for its user: without secrets, of long ones the beginning and how much follows."""
+    unread = call.unread
+    if unread is None:
+        return _show(call.args, redact)
+    return await asyncio.to_thread(lambda: _show(unread()[0], redact))  # large: the hub has not read them yet
+
+
+def _show(args: JsonObject, redact: Callable[[str], str]) -> str:
+    text = canonical_json.dumps(args).decode()
+    beginning = on_one_line(redact(text[:_REDACTED_CHARS]))
+    return excerpt(beginning, _ARGUMENTS_MAX_CHARS, left_out=max(0, len(text) - _REDACTED_CHARS))
