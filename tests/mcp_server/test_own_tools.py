@@ -180,6 +180,24 @@ async def test_a_client_that_can_ask_its_user_does_so_while_an_approver_decides(
     assert len(used) == 1
 
 
+@pytest.mark.promise("mcpserver.approvals")
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_that_the_user_declines_is_not_made_although_it_has_been_approved(hub: McpHub, era: str) -> None:
+    async def decline(_: Any, params: Any) -> ElicitResult:
+        approval_id = next(word for word in params.message.split() if word.startswith("apr_")).strip(":")
+        await decide(hub, approval_id)
+        return ElicitResult(action="decline")
+
+    async with hub.client(era, elicitation_callback=decline) as client:
+        await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
+        refused = await client.call_tool("core__fs_copy", COPY)
+        assert refused.is_error
+        assert "apr_" in refused.content[0].text  # type: ignore[union-attr]
+        assert (await client.call_tool("core__fs_readText", {"path": "b.txt"})).is_error
+        assert not (await client.call_tool("core__fs_copy", COPY)).is_error  # asked for once more: approved
+    assert len(await hub.grpc.events(types=frozenset({EventType.APPROVAL_USED}))) == 1
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_can_open_links_is_shown_the_page_where_approvals_are_decided(
     tmp_path: Path, era: str

@@ -25,6 +25,7 @@ from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.mcp_server.blocks import Taken, content_of, is_blocks, text_bytes_of
@@ -97,6 +98,10 @@ class Answered:
     def declines_plan(self) -> bool:
         return bool(self.plan_digest) and not self.approval_id and not self.is_accepted
 
+    @property
+    def declines_approval(self) -> bool:
+        return bool(self.approval_id) and not self.is_accepted
+
 
 def parse_approval_answer(request_state: str | None, responses: InputResponses | None) -> Answered | None:
     if request_state is None:
@@ -155,6 +160,8 @@ class Calling:
         if came_back is not None:
             if came_back.declines_plan:
                 return error_to_dict(refuse_declined(self._offer.name_of(call.tool)))
+            if came_back.declines_approval:
+                return self._refuse_unwanted(call, came_back.approval_id)
             call = resume_call(call, came_back)
             if came_back.is_accepted and came_back.ticket_id and self._engine.logins is not None:
                 await self._engine.logins.wait_for_login(came_back.ticket_id, call.principal, _LOGIN_AGAIN_S)
@@ -228,9 +235,23 @@ class Calling:
         result = await self._answer_within_limit(call, answer)
         approval = awaited_approval(answer.error)
         if approval is not None and approval.is_pending:
-            how = how_to_approve(approval.approval_id, self._engine.approval_page(approval.approval_id))
-            result["content"].append({"type": "text", "text": f"{how}."})
+            self._add_how_to_approve(result, approval.approval_id)
         return result
+
+    def _refuse_unwanted(self, call: Call, approval_id: str) -> dict[str, Any]:
+        """Return the answer to a call whose user does not go on waiting for its approval."""
+        message = (
+            f"{self._offer.name_of(call.tool)}: the user does not wait for approval {approval_id}. Nothing has been "
+            "done. If the user still wants it after the decision, make the same call again."
+        )
+        details: JsonObject = {"approval_id": approval_id, "declined": True}
+        result = error_to_dict(ToolError(kind=ErrorKind.APPROVAL_REQUIRED, message=message, details=details))
+        self._add_how_to_approve(result, approval_id)
+        return result
+
+    def _add_how_to_approve(self, result: dict[str, Any], approval_id: str) -> None:
+        how = how_to_approve(approval_id, self._engine.approval_page(approval_id))
+        result["content"].append({"type": "text", "text": f"{how}."})
 
     def _in_mcp_words(self, tool: str, error: ToolError) -> ToolError:
         """Return the error with the tool's listed name. A model must not add the approval's id to the arguments: over

@@ -167,6 +167,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "revision`, `job`, `agent`, `user`",
             "question": "the tool's question (untrusted text): `message`, and the `schema` of the answer",
             "used_approval_id": "another call has just used it, or its answer is void; there is none to wait for",
+            "declined": "true: over MCP, the user does not wait for the approval",
         },
     ),
     ErrorKind.APPROVAL_REJECTED: KindSpec(
@@ -194,7 +195,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "effects, plan_digest, expires_in_s": "of `state`, and of a model's call (`args_form`, MCP): what the call "
             "would do now, and the digest of that plan",
             "plan_argument": "of a model's call: the argument that takes the digest",
-            "declined": "true: over MCP, the user was shown the plan and did not agree",
+            "declined": "true: over MCP, the user was asked about the plan and did not agree",
         },
     ),
     ErrorKind.PATH_OUTSIDE_SANDBOX: KindSpec(
