@@ -40,6 +40,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.app.config_files.editing import Stamp, stamp_of
 from toolhub_service.app.kinds import BY_NAME, KINDS, SHARED, file_keys, kind_of
 from toolhub_service.guards.yaml_faults import yaml_problem
@@ -192,7 +193,7 @@ def to_source(name: str, entry: object) -> Source:
     try:
         source: Source = msgspec.convert({**entry, "kind": kind}, declared.config)
     except msgspec.ValidationError as broken:
-        raise SourceInvalid(f"sources.{name}{_explain_error(broken)}") from broken
+        raise SourceInvalid(f"sources.{name}{_explain_error(broken, declared)}") from broken
     declared.check(f"sources.{name}", source)
     for at, terms in source.tools.items():
         if terms.idle_timeout_s is not None and "idle_timeout_s" not in declared.config.__struct_fields__:
@@ -247,7 +248,7 @@ def _sources(data: object) -> Iterator[tuple[str, Source]]:
             raise SourceInvalid(text if text.startswith("sources.") else f"sources: {text}") from wrong
 
 
-def _explain_error(broken: msgspec.ValidationError) -> str:
+def _explain_error(broken: msgspec.ValidationError, kind: SourceKind[Any]) -> str:
     """Turn msgspec's `message - at `$.key`` into `.key: message`."""
     message = str(broken)
     if " - at `key` in `$" in message:
@@ -258,7 +259,19 @@ def _explain_error(broken: msgspec.ValidationError) -> str:
     unknown = _UNKNOWN.search(text)
     if unknown is None:
         return f"{path}: {quotes_advice(text)}"
-    sections = (*SHARED, *(section for kind in KINDS for section in (kind.config, *kind.sections)))
+    key = unknown.group(1)
+    return f"{path}: unknown key `{key}`{_advise(key, kind, is_of_entry=not path)}"
+
+
+def _advise(key: str, kind: SourceKind[Any], *, is_of_entry: bool) -> str:
+    """Return where an unknown key belongs, or the nearest known one. `is_of_entry`: it was written in the entry itself,
+    not in a section of it."""
+    kinds = [each.name for each in KINDS if key in each.config.__struct_fields__]
+    if is_of_entry and kinds:
+        return f"; only sources of kind {' and '.join(kinds)} have it"
+    if kind.name in kinds:
+        return "; it is a key of the source itself, not of this section"
+    sections = (*SHARED, kind.config, *kind.sections)
     known = {field for section in sections for field in section.__struct_fields__}
-    near = difflib.get_close_matches(unknown.group(1), known, n=1)
-    return f"{path}: unknown key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
+    near = [] if key in known else difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
