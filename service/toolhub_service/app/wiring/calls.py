@@ -34,9 +34,10 @@ from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner_calls.calls import InnerCallDeps
 from toolhub_service.runtime.inner_calls.log import DurableCallDeps, JobLogs
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
+from toolhub_service.runtime.jobs.decisions import Decisions, OrphanedApprovals
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
-from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
+from toolhub_service.runtime.jobs.reconcile import Reconciler
 from toolhub_service.runtime.jobs.run import JobRuns, all_read
 from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.runtime.pipeline import Pipeline

@@ -26,9 +26,10 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.job_engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
+from toolhub_service.runtime.jobs.decisions import Decisions
 from toolhub_service.runtime.jobs.heartbeat import Heartbeat
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
-from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler
+from toolhub_service.runtime.jobs.reconcile import Reconciler
 from toolhub_service.runtime.jobs.run import JobRuns
 from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.stores.memory.records import MemoryApprovals

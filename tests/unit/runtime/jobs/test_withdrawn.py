@@ -15,7 +15,7 @@ from toolhub_service.domain.job import Job, move_job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.runtime.approvals.binding import was_withdrawn
-from toolhub_service.runtime.jobs.reconcile import OrphanedApprovals
+from toolhub_service.runtime.jobs.decisions import OrphanedApprovals
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_sweep_leaves_what_is_waited_for(harness: JobHarness, process: Pro
 async def test_sweep_comes_round_to_every_question(
     harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub_service.runtime.jobs.reconcile._APPROVALS_A_PAGE", 2)
+    monkeypatch.setattr("toolhub_service.runtime.jobs.decisions._APPROVALS_A_PAGE", 2)
     over = move_job(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL))
     await harness.kept(a_job(), over)
     for number in range(5):
