@@ -34,11 +34,6 @@ _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+
 
 
 TraceMeta = Callable[[], dict[str, str]]  # returns the current W3C traceparent and tracestate; empty without any
-Trace = Callable[[], str]  # returns the current W3C traceparent; empty without any
-
-
-def no_trace() -> str:
-    return ""
 
 
 class RefCounted:

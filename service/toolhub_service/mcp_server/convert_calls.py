@@ -14,7 +14,7 @@ from mcp.server.context import ServerRequestContext
 from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
-from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
+from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
@@ -107,7 +107,6 @@ def call_of(
     approval_id: str = "",
     plan_digest: str = "",
     idempotency_key: str = "",
-    mode: Mode = Mode.EXECUTE,
 ) -> Call:
     """Return the call; never raises: invalid input is refused at step 2, answered and recorded."""
     args: JsonObject = {}
@@ -130,7 +129,6 @@ def call_of(
         approval_id=approval_id,
         plan_digest=plan_digest,
         idempotency_key=idempotency_key,
-        mode=mode,
         args_form=Dialect.MCP.value,
         # Searching the bytes saves most calls a traversal of their arguments; a false hit only costs that traversal.
         names_artifacts=b"$artifact" in raw,

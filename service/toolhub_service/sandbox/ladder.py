@@ -144,18 +144,16 @@ class Ladder:
         return self._level
 
     @asynccontextmanager
-    async def confine(
-        self, request: SandboxRequest, *, minimum: Level = "landlock", tool: str = "This tool"
-    ) -> AsyncIterator[Confined]:
+    async def confine(self, request: SandboxRequest, *, minimum: Level = "landlock") -> AsyncIterator[Confined]:
         """Yield the program to start within the context.
 
         Raises ToolFailure TOOL_UNAVAILABLE when it cannot be confined.
 
-        `minimum`: the level that policy demands (`Sandbox.minimum_of`); never less than Landlock. `tool`: its name.
+        `minimum`: the level that policy demands (`Sandbox.minimum_of`); never less than Landlock.
         """
         level = await self.level()
         minimum = max(minimum, "landlock", key=LEVELS.index)
-        if refusal := too_weak(tool, level, minimum):
+        if refusal := too_weak("This tool", level, minimum):
             raise refusal
         assert level is not None
         self._check_paths(request)

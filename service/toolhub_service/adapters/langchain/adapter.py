@@ -86,8 +86,8 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         tracer: Tracer | None = None,
         met_problem: Callable[[str, BaseException], None] | None = None,
     ) -> None:
-        """`tracer`: makes spans of the runs inside a traced call; None: no spans. `troubled`: called with the source's
-        name and each exception of a tool, for the log."""
+        """`tracer`: makes spans of the runs inside a traced call; None: no spans. `met_problem`: called with the
+        source's name and each exception of a tool, for the log."""
         super().__init__()
         self._troubled = met_problem
         self._redact = redact

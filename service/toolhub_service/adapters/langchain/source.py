@@ -65,7 +65,7 @@ class LangChainToolSource:
     ) -> None:
         """`secrets`: values in `entry.args` that must not appear in a definition.
 
-        `troubled`: called with the source's name and each exception that prevented loading, on the loop.
+        `met_problem`: called with the source's name and each exception that prevented loading, on the loop.
         `max_result_bytes`: of a call's text or content, and of its artifact, each. `hides`: what workers must not see.
         `keep_warm`: start a worker as soon as there is a tool that needs one, because a start takes a second or more.
         """

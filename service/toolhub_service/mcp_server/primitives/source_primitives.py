@@ -103,8 +103,8 @@ def meta_of(answer: ToolResult, spec: ToolSpec) -> dict[str, Any]:
     return meta
 
 
-def protocol_error(error: ToolError, code: int = 0) -> MCPError:
+def protocol_error(error: ToolError) -> MCPError:
     """Return a refusal as a protocol error that says what to do, with the same structure as a tool's."""
     # The protocol has no code for "refused": the message and `_meta` carry the reason.
-    chosen = code or (INVALID_PARAMS if error.kind in _ITS_OWN else INTERNAL_ERROR)
-    return MCPError(chosen, f"{error.kind.value}: {error.message}", error_to_dict(error)["_meta"])
+    code = INVALID_PARAMS if error.kind in _ITS_OWN else INTERNAL_ERROR
+    return MCPError(code, f"{error.kind.value}: {error.message}", error_to_dict(error)["_meta"])

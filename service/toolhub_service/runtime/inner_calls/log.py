@@ -152,7 +152,7 @@ class DurableCallDeps(msgspec.Struct, frozen=True):
     known: Callable[[EffectKey], Awaitable[ToolResult | None]]
     """Returns the answer that is stored under an idempotency key."""
     reused: Callable[[Call, ToolResult], Awaitable[None]]
-    """Records an answer of an earlier run, if that run could not (`Recorder.record_reused`)."""
+    """Records an answer of an earlier run, if that run could not (`Recorder.record_reuse`)."""
     clock: Clock
     observer: JobObserver
     sleep: Sleep = asyncio.sleep
