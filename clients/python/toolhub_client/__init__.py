@@ -8,8 +8,8 @@ async with connect() as hub:  # TOOLHUB_ADDRESS, TOOLHUB_API_KEY, TOOLHUB_CA_FIL
 from __future__ import annotations
 
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
-from toolhub_client.artifacts import Artifact, DigestMismatch
-from toolhub_client.channel import PlaintextCredentialWarning
+from toolhub_client.artifacts import Artifact, CutShort, DigestMismatch
+from toolhub_client.channel import PlaintextCredentialWarning, Target
 from toolhub_client.context import (
     ApprovalFields,
     ArtifactFields,
@@ -38,6 +38,7 @@ from toolhub_client.failures import (
     PlanRequired,
     PolicyDenied,
     RateLimited,
+    Stalled,
     ToolChanged,
     ToolNotFound,
     Unauthenticated,
@@ -61,6 +62,7 @@ __all__ = [
     "ConnectOptions",
     "ConnectionLost",
     "Context",
+    "CutShort",
     "DeadlineExceeded",
     "DigestMismatch",
     "DryRun",
@@ -83,8 +85,10 @@ __all__ = [
     "RateLimited",
     "Reason",
     "Session",
+    "Stalled",
     "SyncFace",
     "SyncHub",
+    "Target",
     "ToolChanged",
     "ToolFields",
     "ToolNotFound",

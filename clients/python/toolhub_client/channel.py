@@ -245,7 +245,7 @@ class Connection:
             why = connection_problem(details, is_encrypted=self._is_encrypted)
             tls = "speak TLS" if self._is_encrypted else "want TLS (https://)"
             asked = f"No hub answered within {waited_s:.3g} s. Is it running, and does it {tls}?"
-            raise unavailable(self.address, why or asked) from late
+            raise unavailable(self.address, why or asked, details) from late
 
     async def _problem(self, within_s: float) -> str | None:
         """gRPC's message about the last failed attempt to connect, which only an RPC gets; None when connected."""

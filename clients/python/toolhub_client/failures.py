@@ -9,6 +9,7 @@ HubError (a grpc.aio.AioRpcError)           CallFailed
   NotFound                                    PlanRequired
   InvalidRequest                              RateLimited         retry_after_s
   DeadlineExceeded                            OutcomeUnknown
+    Stalled
                                               ToolChanged         tool_digest
 """
 
@@ -86,6 +87,9 @@ class HubError(grpc.aio.AioRpcError):
 class HubUnavailable(HubError):
     """No hub answers, and nothing was sent; `ConnectionLost` when the connection broke afterwards."""
 
+    problem: str | None = None
+    """gRPC's words for why there was no connection to send it over; None where an RPC failed."""
+
 
 class ConnectionLost(HubUnavailable):
     """The connection broke after the request was sent: a call may have had its effect. Find out before you repeat it,
@@ -128,6 +132,10 @@ class DeadlineExceeded(HubError):
     """The RPC took longer than it was given. A call that was under way may have had its effect."""
 
 
+class Stalled(DeadlineExceeded):
+    """A transfer was given up: for `stall_s` seconds the hub took or sent nothing."""
+
+
 _BY_CODE: dict[grpc.StatusCode, type[HubError]] = {
     grpc.StatusCode.UNAVAILABLE: HubUnavailable,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
@@ -159,18 +167,45 @@ def _was_sent(details: str) -> bool:
     return not any(words in details for words in _NEVER_SENT)
 
 
-def unavailable(address: str, why: str) -> HubUnavailable:
-    """For an RPC that was never sent."""
-    nothing = grpc.aio.Metadata()
-    return HubUnavailable(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=why), address)
+# How gRPC reports that a connection broke under an RPC; a hub that fails adds a reason.
+_BROKEN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+
+
+def may_have_arrived(error: grpc.RpcError) -> bool:
+    """Whether an RPC failed after its request may have been sent, without a word of the hub."""
+    call: Any = error
+    return call.code() in _BROKEN and not facts_of(error).reason and _was_sent(call.details() or "")
+
+
+def unavailable(address: str, why: str, problem: str | None = None) -> HubUnavailable:
+    """For an RPC that was never sent; `problem` are gRPC's words."""
+    error = HubUnavailable(_made_here(grpc.StatusCode.UNAVAILABLE, why), address)
+    error.problem = problem
+    return error
 
 
 def deadline_exceeded(address: str, timeout_s: float) -> DeadlineExceeded:
     """For work that was ended here."""
-    nothing, why = grpc.aio.Metadata(), f"It took longer than its timeout of {timeout_s:g} s."
-    return DeadlineExceeded(
-        grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, nothing, nothing, details=why), address
-    )
+    why = f"It took longer than its timeout of {timeout_s:g} s."
+    return DeadlineExceeded(_made_here(grpc.StatusCode.DEADLINE_EXCEEDED, why), address)
+
+
+def stalled(stall_s: float) -> Stalled:
+    """For a transfer that was ended here."""
+    return Stalled(_made_here(grpc.StatusCode.DEADLINE_EXCEEDED, f"Nothing moved for {stall_s:g} s."))
+
+
+def _made_here(code: grpc.StatusCode, why: str) -> grpc.aio.AioRpcError:
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(code, nothing, nothing, details=why)
 
 
 def connection_problem(details: str, *, is_encrypted: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 import grpc
 
@@ -29,9 +29,10 @@ from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_client import artifacts, jobs
+from toolhub_client import downloads, jobs, uploads
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
-from toolhub_client.channel import Connection, target
+from toolhub_client.artifacts import Artifact, OnProgress
+from toolhub_client.channel import Connection, Target, target
 from toolhub_client.context import (
     ApprovalFields,
     ArtifactFields,
@@ -75,14 +76,25 @@ _ARGS_FORMS: Mapping[ExportForm, call_pb2.ArgsForm.ValueType] = {
 
 
 @asynccontextmanager
-async def connect(address: str = "", **options: Unpack[ConnectOptions]) -> AsyncIterator[Hub]:
-    """Open a channel to the hub at `address`, else TOOLHUB_ADDRESS, and close it afterwards.
+async def connect(address: str | Target = "", **options: Unpack[ConnectOptions]) -> AsyncIterator[Hub]:
+    """Open a channel to the hub at `address`, else TOOLHUB_ADDRESS, and close it afterwards. A Target says everything
+    about address and credentials: of those nothing comes from `options` or the environment.
 
     It does not wait for the hub: the first call does. Raises as `toolhub_client.channel.target`, and TypeError for an
     option that there is not.
     """
     refuse_unknown(options, ConnectOptions)
-    whose = target(
+    whose = address if isinstance(address, Target) else _target_of(address, options)
+    connection = Connection(whose, retry_s=options.get("retry_s", 10.0), options=options.get("options", ()))
+    context = options.get("context", Context())
+    if not context.request_id:
+        context = replace(context, request_id=os.environ.get("TOOLHUB_REQUEST_ID", "") or f"req_{uuid.uuid4().hex}")
+    async with connection.channel:
+        yield Hub(connection, context=context, automatic_keys=options.get("automatic_keys", False))
+
+
+def _target_of(address: str, options: ConnectOptions) -> Target:
+    return target(
         address,
         api_key=options.get("api_key", ""),
         ca_file=options.get("ca_file", ""),
@@ -90,12 +102,6 @@ async def connect(address: str = "", **options: Unpack[ConnectOptions]) -> Async
         key_file=options.get("key_file", ""),
         credentials=options.get("credentials"),
     )
-    connection = Connection(whose, retry_s=options.get("retry_s", 10.0), options=options.get("options", ()))
-    context = options.get("context", Context())
-    if not context.request_id:
-        context = replace(context, request_id=os.environ.get("TOOLHUB_REQUEST_ID", "") or f"req_{uuid.uuid4().hex}")
-    async with connection.channel:
-        yield Hub(connection, context=context, automatic_keys=options.get("automatic_keys", False))
 
 
 class Hub:
@@ -354,34 +360,75 @@ class Hub:
         self,
         content: bytes | Path | AsyncIterable[bytes],
         *,
-        name: str = "",
+        name: str | None = None,
         media_type: str = "",
         attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
         timeout: float | None = None,
-    ) -> artifacts.Artifact:
-        """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`. Bytes
-        and files resume when a connection breaks (at most `attempts` in a row). When it raises, nothing is stored."""
-        told = {"name": name, "media_type": media_type, "task_id": self.context.task_id}
+    ) -> Artifact:
+        """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`. When
+        it raises, nothing is stored, unless it is ConnectionLost.
+
+        `name`: None takes a file's own. Of bytes and files the digest is sent first, so that the hub stores exactly
+        those, and they resume when a connection breaks (at most `attempts` in a row). `on_progress` is called with the
+        bytes sent, and those of the whole or 0. After `stall_s` seconds in which the hub takes nothing it raises
+        Stalled; a stream may pause for any time. Raises OSError, and whatever the stream raises.
+        """
         async with self._connection.within(timeout):
+            header = await uploads.declare(content, name=name, media_type=media_type, task_id=self.context.task_id)
             await self._connection.ready()
+            upload = uploads.Upload(self.artifacts, content, header, on_progress=on_progress, stall_s=stall_s)
             try:
-                return await artifacts.put(self.artifacts, content, attempts=attempts, **told)
+                return await upload.run(attempts)
             except grpc.aio.AioRpcError as error:
                 raise hub_error(error, self.address) from None
 
-    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncGenerator[bytes, None]:
-        """Its bytes in chunks, across broken connections (`attempts` in a row at most), compared with its digest.
-        Raises DigestMismatch before the last chunk."""
-        return self._connection.stream(artifacts.read(self.artifacts, artifact_id, attempts=attempts))
+    def read_artifact(
+        self,
+        artifact: str | Artifact,
+        *,
+        attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of an artifact, or of the one with that id, in chunks, across broken connections (`attempts` in a
+        row at most), compared with its digest: raises DigestMismatch before the last chunk. `on_progress` and
+        `stall_s` as of `put_artifact`."""
+        chunks = downloads.read(self.artifacts, artifact, attempts=attempts, on_progress=on_progress, stall_s=stall_s)
+        return self._connection.stream(chunks)
 
-    async def get_artifact(self, artifact_id: str, *, timeout: float | None = None) -> bytes:
+    async def download_artifact(
+        self,
+        artifact: str | Artifact,
+        file: BinaryIO,
+        *,
+        attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
+        timeout: float | None = None,
+    ) -> Artifact:
+        """Write an artifact, or the one with that id, to a file that is open for reading and writing. What the file
+        holds already is its beginning, as an earlier download left it: only the rest is transferred, and the digest of
+        all is compared. Raises as `read_artifact`, and OSError; the file then keeps what came, and after
+        DigestMismatch nothing."""
+        async with self._connection.within(timeout):
+            await self._connection.ready()
+            try:
+                return await downloads.download(
+                    self.artifacts, artifact, file, attempts=attempts, on_progress=on_progress, stall_s=stall_s
+                )
+            except grpc.aio.AioRpcError as error:
+                raise hub_error(error, self.address) from None
+
+    async def get_artifact(self, artifact: str | Artifact, *, timeout: float | None = None) -> bytes:
         """Its bytes at once; for large ones `read_artifact`. Raises as that."""
-        async with self._connection.within(timeout), aclosing(self.read_artifact(artifact_id)) as chunks:
+        async with self._connection.within(timeout), aclosing(self.read_artifact(artifact)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     def list_artifacts(
         self, *, timeout: float | None = None, **where: Unpack[ArtifactFields]
-    ) -> AsyncIterator[artifacts.Artifact]:
+    ) -> AsyncIterator[Artifact]:
         """The caller's artifacts, those that expire last first, page by page."""
         request = artifact_service_pb2.ListArtifactsRequest(**where)
         return self._connection.items(self.artifacts.ListArtifacts, request, "artifacts", timeout_s=timeout)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack
+from queue import SimpleQueue
+from typing import Any, BinaryIO, Final, TypeVar, Unpack
 
 from toolhub.v1 import approval_pb2, approval_service_pb2, job_pb2, tool_pb2, tool_service_pb2
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
-from toolhub_client.artifacts import Artifact
+from toolhub_client.artifacts import Artifact, OnProgress
+from toolhub_client.channel import Target
 from toolhub_client.context import (
     ApprovalFields,
     ArtifactFields,
@@ -33,7 +35,7 @@ _END: Final = object()
 
 
 @contextmanager
-def connect_sync(address: str = "", **options: Unpack[ConnectOptions]) -> Iterator[SyncHub]:
+def connect_sync(address: str | Target = "", **options: Unpack[ConnectOptions]) -> Iterator[SyncHub]:
     """As `toolhub_client.connect`. The hub may be used from any thread, also from several at once."""
     connecting = connect(address, **options)
     hub = _run(connecting.__aenter__())
@@ -77,6 +79,42 @@ def _each(items: AsyncIterator[T]) -> Iterator[T]:
             yield item
     finally:
         _run(close())
+
+
+async def _from_thread(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """What an iterable gives, each when it is wanted. One that waits, as at a pipe, holds up neither the loop nor, for
+    the thread is a daemon, the end of the program."""
+    loop = asyncio.get_running_loop()
+    wanted: SimpleQueue[asyncio.Future[Any] | None] = SimpleQueue()
+
+    def give() -> None:
+        iterator = iter(items)
+        while (asked := wanted.get()) is not None:
+            try:
+                settle = partial(_settle, asked, item=next(iterator, _END))
+            except BaseException as error:  # noqa: BLE001 - raised again by the loop that waits for it
+                settle = partial(_settle, asked, error=error)
+            loop.call_soon_threadsafe(settle)
+
+    threading.Thread(target=give, name="toolhub-client-source", daemon=True).start()
+    try:
+        while True:
+            asked = loop.create_future()
+            wanted.put(asked)
+            if (item := await asked) is _END:
+                return
+            yield item
+    finally:
+        wanted.put(None)
+
+
+def _settle(asked: asyncio.Future[Any], *, item: object = None, error: BaseException | None = None) -> None:
+    if asked.cancelled():
+        return
+    if error is None:
+        asked.set_result(item)
+    else:
+        asked.set_exception(error)
 
 
 class SyncFace:
@@ -204,23 +242,61 @@ class SyncHub:
         self,
         content: bytes | Path | Iterable[bytes],
         *,
-        name: str = "",
+        name: str | None = None,
         media_type: str = "",
         attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
         timeout: float | None = None,
     ) -> Artifact:
-        async def chunks(each: Iterable[bytes]) -> AsyncIterator[bytes]:
-            for chunk in each:
-                yield chunk
+        """As `Hub.put_artifact`; an iterable is asked for its chunks in a thread of its own."""
 
-        sent = content if isinstance(content, bytes | Path) else chunks(content)
-        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type, attempts=attempts, timeout=timeout))
+        async def put() -> Artifact:
+            sent = content if isinstance(content, bytes | Path) else _from_thread(content)
+            try:
+                return await self._hub.put_artifact(
+                    sent,
+                    name=name,
+                    media_type=media_type,
+                    attempts=attempts,
+                    on_progress=on_progress,
+                    stall_s=stall_s,
+                    timeout=timeout,
+                )
+            finally:
+                if isinstance(sent, AsyncGenerator):
+                    await sent.aclose()
 
-    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> Iterator[bytes]:
-        return _each(self._hub.read_artifact(artifact_id, attempts=attempts))
+        return _run(put())
 
-    def get_artifact(self, artifact_id: str, *, timeout: float | None = None) -> bytes:
-        return _run(self._hub.get_artifact(artifact_id, timeout=timeout))
+    def read_artifact(
+        self,
+        artifact: str | Artifact,
+        *,
+        attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
+    ) -> Iterator[bytes]:
+        return _each(self._hub.read_artifact(artifact, attempts=attempts, on_progress=on_progress, stall_s=stall_s))
+
+    def download_artifact(
+        self,
+        artifact: str | Artifact,
+        file: BinaryIO,
+        *,
+        attempts: int = 8,
+        on_progress: OnProgress | None = None,
+        stall_s: float | None = None,
+        timeout: float | None = None,
+    ) -> Artifact:
+        return _run(
+            self._hub.download_artifact(
+                artifact, file, attempts=attempts, on_progress=on_progress, stall_s=stall_s, timeout=timeout
+            )
+        )
+
+    def get_artifact(self, artifact: str | Artifact, *, timeout: float | None = None) -> bytes:
+        return _run(self._hub.get_artifact(artifact, timeout=timeout))
 
     def list_artifacts(self, *, timeout: float | None = None, **where: Unpack[ArtifactFields]) -> Iterator[Artifact]:
         return _each(self._hub.list_artifacts(timeout=timeout, **where))

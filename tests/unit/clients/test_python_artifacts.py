@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import io
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from tests.fakes.breaking_artifacts import DATA, BreakingArtifactServicer, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
-from toolhub_client import Context, DigestMismatch, HubUnavailable, NotFound, connect
+from toolhub_client import (
+    Context,
+    CutShort,
+    DigestMismatch,
+    HubUnavailable,
+    NotFound,
+    Overloaded,
+    Stalled,
+    connect,
+    connect_sync,
+)
 from toolhub_client import channel as client_channel
 
 
@@ -128,3 +142,134 @@ async def test_content_that_does_not_match_its_digest_is_never_given_whole() -> 
             await anext(chunks)
     assert len(b"".join(given)) < len(DATA)
     await server.stop(0)
+
+
+async def test_progress_is_reported_both_ways(server: ArtifactServer, tmp_path: Path) -> None:
+    file = tmp_path / "data.bin"
+    file.write_bytes(DATA)
+    sent: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
+    async with connect(server.address) as hub:
+        artifact = await hub.put_artifact(file, on_progress=lambda done, total: sent.append((done, total)))
+        chunks = hub.read_artifact(artifact, on_progress=lambda done, total: received.append((done, total)))
+        assert b"".join([chunk async for chunk in chunks]) == DATA
+    for reports in (sent, received):
+        assert [done for done, _ in reports] == sorted({done for done, _ in reports})
+        assert reports[-1] == (len(DATA), len(DATA))
+
+
+async def test_a_download_goes_on_after_what_the_file_holds(tmp_path: Path) -> None:
+    servicer = BreakingArtifactServicer(grpc.StatusCode.UNAVAILABLE)
+    server, address = await served(servicer)
+    with (tmp_path / "part").open("w+b") as file:
+        file.write(DATA[:700_000])
+        async with connect(address) as hub:
+            assert (await hub.download_artifact("art_1", file)).size_bytes == len(DATA)
+        file.seek(0)
+        assert file.read() == DATA
+    await server.stop(0)
+    assert servicer.offsets == [700_000, 1_300_000, 1_900_000]
+
+
+@pytest.mark.parametrize("held", [b"not the beginning", b""])
+async def test_a_download_that_does_not_match_its_digest_leaves_an_empty_file(held: bytes) -> None:
+    server, address = await served(BreakingArtifactServicer(None, lies=True))
+    file = io.BytesIO(held)
+    async with connect(address) as hub:
+        with pytest.raises(DigestMismatch):
+            await hub.download_artifact("art_1", file)
+    await server.stop(0)
+    assert file.getvalue() == b""
+
+
+async def test_a_file_that_holds_more_than_the_artifact_is_written_anew() -> None:
+    servicer = BreakingArtifactServicer(None)
+    server, address = await served(servicer)
+    file = io.BytesIO(DATA + b"more")
+    async with connect(address) as hub:
+        await hub.download_artifact("art_1", file)
+    await server.stop(0)
+    assert file.getvalue() == DATA
+    assert servicer.offsets[0] == 0
+
+
+async def test_a_download_that_ends_before_its_end_is_given_up() -> None:
+    class Short(BreakingArtifactServicer):
+        async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            self.offsets.append(request.offset_bytes)
+            for _ in ():
+                yield
+
+    server, address = await served(Short(None))
+    async with connect(address) as hub:
+        with pytest.raises(CutShort):
+            await hub.get_artifact("art_1")
+    await server.stop(0)
+
+
+class SilentArtifactServicer(BreakingArtifactServicer):
+    """Takes and sends nothing."""
+
+    async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        for _ in ():
+            yield
+
+    async def WriteArtifact(self, request: Any, context: Any) -> Any:  # type: ignore[override]
+        await context.send_initial_metadata((("toolhub-accepted", "header"),))
+        await asyncio.Event().wait()
+
+
+async def test_a_transfer_that_does_not_move_is_given_up(tmp_path: Path) -> None:
+    server, address = await served(SilentArtifactServicer(None))
+    async with connect(address) as hub:
+        with pytest.raises(Stalled):
+            await hub.put_artifact(DATA, stall_s=0.01)
+        with pytest.raises(Stalled):
+            await hub.download_artifact("art_1", io.BytesIO(), stall_s=0.01)
+    await server.stop(0)
+
+
+async def test_a_stream_that_is_refused_on_its_way_is_refused_with_the_reason(server: ArtifactServer) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * MIB
+
+    async with connect(server.address) as hub:
+        with pytest.raises(Overloaded) as refused:
+            await hub.put_artifact(endless())
+    assert refused.value.reason
+
+
+async def test_a_source_that_pauses_holds_up_nothing_else_without_asyncio(server: ArtifactServer) -> None:
+    may_end = threading.Event()
+
+    def paused() -> Iterator[bytes]:
+        yield b"first "
+        may_end.wait(60)
+        yield b"second"
+
+    def put_beside_another() -> tuple[bytes, bytes]:
+        with connect_sync(server.address) as hub:
+            slow: list[Any] = []
+            sending = threading.Thread(target=lambda: slow.append(hub.put_artifact(paused(), stall_s=30.0)))
+            sending.start()
+            quick = hub.put_artifact(b"quick")
+            may_end.set()
+            sending.join()
+            return hub.get_artifact(quick), hub.get_artifact(slow[0])
+
+    assert await asyncio.to_thread(put_beside_another) == (b"quick", b"first second")
+
+
+async def test_a_source_that_fails_fails_the_upload_without_asyncio(server: ArtifactServer) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"some"
+        raise OSError("unplugged")
+
+    def put() -> None:
+        with connect_sync(server.address) as hub:
+            hub.put_artifact(failing())
+
+    with pytest.raises(OSError, match="unplugged"):
+        await asyncio.to_thread(put)

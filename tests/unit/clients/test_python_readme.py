@@ -100,12 +100,17 @@ def names_for(hub: Any) -> dict[str, Any]:
         "calls": [hashing, hashing],
         "args": {},
         "JobState": JobState,
+        "Path": Path,
     }
 
 
 @pytest.mark.promise("clients.readme-runs")
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n", 1)[0][:40])
-async def test_snippet_runs_against_a_hub(hub: RunningHub, snippet: str) -> None:
+async def test_snippet_runs_against_a_hub(
+    hub: RunningHub, snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scan.tiff").write_bytes(b"pixels")
     async with connect(hub.address) as client:
         written = await client.invoke("core/fs.writeText", {"path": "a.txt", "text": "x"}, purpose="a test")
         written.unwrap()

@@ -101,15 +101,24 @@ class Endpoint:
 
     def open(self) -> grpc.Channel:
         """Return a channel, which connects with the first RPC. Raises click.UsageError for unusable files."""
-        if not self.is_encrypted:
+        if (credentials := self.credentials()) is None:
             return grpc.insecure_channel(self.address, _OPTIONS)
+        return grpc.secure_channel(self.address, credentials, _OPTIONS + self.name_option())
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Return those of TLS; None: plaintext. Raises click.UsageError for unusable files."""
+        if not self.is_encrypted:
+            return None
         ca = _read_pem("--ca-file", self.ca_file)
         # gRPC would only report that the handshake failed.
         if ca is not None and _CERTIFICATE not in ca:
             raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
         key, certificate = _read_pem("--key-file", self.key_file), _read_pem("--cert-file", self.cert_file)
-        named = (("grpc.ssl_target_name_override", self.certified_name),) if self.certified_name else ()
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS + named)
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+    def name_option(self) -> tuple[tuple[str, str], ...]:
+        """Return the option of a channel that verifies the certificate by `certified_name`."""
+        return (("grpc.ssl_target_name_override", self.certified_name),) if self.certified_name else ()
 
 
 def endpoint(

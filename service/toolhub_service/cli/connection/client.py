@@ -273,6 +273,10 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
 def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickException:
     """Return the failed RPC as one message that says what to do next."""
     hub = connection.hub
+    # The Python client waits for a hub before it sends anything; these are gRPC's words for why none was found.
+    problem: str | None = getattr(error, "problem", None)
+    if problem is not None:
+        return HubUnreachable(unreachable_text(hub, on_one_line(problem)))
     code, details, reason = status_of(error)
     details = on_one_line(details)
     if is_lost(code, details, reason) and connection.sent.changes:

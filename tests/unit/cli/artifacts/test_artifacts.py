@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("toolhub_service.cli.artifacts.transfers._FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("toolhub_client.channel.FIRST_PAUSE_S", 0.001)
     return folder
 
 
@@ -232,9 +235,24 @@ async def test_file_that_changes_while_it_goes_up_is_not_kept(
             log.write(b"one more line")
         return seen(*data)
 
-    monkeypatch.setattr("toolhub_service.cli.artifacts.transfers.hashlib.sha256", sha256_then_grow)
+    monkeypatch.setattr("toolhub_client.uploads.hashlib.sha256", sha256_then_grow)
     refused = await run(server.address, "put", "log")
     monkeypatch.undo()
     assert refused.exit_code == 1
     assert "SIZE_MISMATCH" in refused.stderr
+    assert server.kept.records.found == {}
+
+
+async def test_an_interrupted_upload_of_a_pipe_ends_at_once_and_stores_nothing(server: ArtifactServer) -> None:
+    reads, writes = os.pipe()
+    command = [sys.executable, "-m", "toolhub_service", "artifacts", "put", "-", "--address", server.address]
+    uploading = await asyncio.create_subprocess_exec(*command, stdin=reads, stderr=asyncio.subprocess.PIPE)
+    os.close(reads)
+    os.write(writes, b"some")
+    await server.in_flight.entered.wait()
+    uploading.send_signal(signal.SIGINT)
+    _, said = await uploading.communicate()
+    os.close(writes)
+    assert (uploading.returncode, said) == (1, b"\nAborted!\n")
+    await server.in_flight.empty.wait()
     assert server.kept.records.found == {}
