@@ -10,7 +10,7 @@ import pytest
 
 from tests.rpc.real_servers import write_sources
 from tests.rpc.statuses import failed
-from tests.unit.app.wiring.test_sourcing import NOBODY, SCRIPTED, FollowedHub, following
+from tests.unit.app.wiring.test_source_runtime import NOBODY, SCRIPTED, FollowedHub, following
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import source_pb2
 

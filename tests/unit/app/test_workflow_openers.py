@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.comfyui import fake_comfyui
 from tests.fakes.comfyui_templates import write
 from tests.fakes.n8n import fake_n8n
-from tests.unit.app.wiring.test_sourcing import following
+from tests.unit.app.wiring.test_source_runtime import following
 from toolhub_service.domain.source import SourceState
 
 N8N: dict[str, Any] = {"kind": "n8n", "workflows": {"echo": {"webhook": "echo", "workflow_id": "1"}}}

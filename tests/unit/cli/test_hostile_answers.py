@@ -73,7 +73,7 @@ COMMANDS = {
     "doctor": "doctor",
 }
 OTHERS = {
-    "approvals watch": "never ends; tests/unit/cli/approvals/test_approvals.py",
+    "approvals watch": "never ends; tests/unit/cli/approvals/test_commands.py",
     "auth token": "prints what the issuer answered, for a program",
     "context add": "asks no hub",
     "health": "a status of four values",

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
-from tests.unit.cli.approvals.test_approvals import cli, typed
+from tests.unit.cli.approvals.test_commands import cli, typed
 from tests.unit.runtime.approvals.question_harness import QuestionHarness, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
 from toolhub_service.cli.approvals.commands import parse_answer
