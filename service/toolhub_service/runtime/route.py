@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 import msgspec
@@ -28,6 +30,8 @@ _ROUTES_MAX: Final = 16_384
 _SUGGESTIONS_MAX = 3
 # Names that a wrong one is compared with; comparing it with 5,000 would delay every other call by 160 ms.
 _COMPARED_MAX = 100
+# Tools that are judged by the policy for the suggestions of one call; a caller who may see few of them gets fewer.
+_JUDGED_MAX = 500
 
 # A word of a name, in camelCase or between other signs.
 _WORD = re.compile(r"[A-Za-z][a-z]{2,15}")
@@ -235,10 +239,10 @@ def not_found(
     not repeated then, because the call may have it in another spelling. `advice`: where to look when no name is
     similar.
     """
-    # Before comparing: a hidden name that took the place of a visible one would show that it exists.
-    specs = [spec for spec in catalog.all() if _may_see(spec, call.principal, policy)]
-    close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_SUGGESTIONS_MAX, cutoff=0.6)
-    close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
+    sight = _Sight(call.principal, policy)
+    specs: Sequence[ToolSpec] = catalog.all()
+    close = get_close_matches(call.tool, _neighbours(call.tool, specs, sight), n=_SUGGESTIONS_MAX, cutoff=0.6)
+    close += [name for name in _of_the_same_words(call.tool, specs, sight) if name not in close]
     visible = close[:_SUGGESTIONS_MAX]
     if shown is not None:
         visible = [shown(name) for name in visible]
@@ -247,23 +251,41 @@ def not_found(
     return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool {name}. {advice}", did_you_mean=visible)
 
 
-def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
-    """Return the alphabetical neighbours of the name; all names of a small catalog."""
+def _neighbours(name: str, specs: Sequence[ToolSpec], sight: _Sight) -> list[str]:
+    """Return the alphabetical neighbours of the name that may be seen, the nearest first; all of a small catalog."""
     place = bisect_left(specs, name, key=lambda spec: spec.name)
-    start = max(0, min(place - _COMPARED_MAX // 2, len(specs) - _COMPARED_MAX))
-    return [spec.name for spec in specs[start : start + _COMPARED_MAX]]
+    nearest = chain.from_iterable(zip_longest(specs[place:], reversed(specs[:place])))
+    return sight.first_visible((spec for spec in nearest if spec is not None), _COMPARED_MAX)
 
 
-def _of_the_same_words(name: str, specs: Sequence[ToolSpec]) -> list[str]:
+def _of_the_same_words(name: str, specs: Sequence[ToolSpec], sight: _Sight) -> list[str]:
     """Return names that contain most words of this one, as models guess them: `read_file` for `core/fs.readText`."""
     words = {word.casefold() for word in _WORD.findall(name.rpartition("/")[2])}
-    held = [(sum(word in spec.name.casefold() for word in words), spec.name) for spec in specs] if words else []
-    most = max((count for count, _ in held), default=0)
-    return [found for count, found in held if count == most][:_SUGGESTIONS_MAX] if most else []
+    held: defaultdict[int, list[ToolSpec]] = defaultdict(list)
+    for spec in specs if words else ():
+        held[sum(word in spec.name.casefold() for word in words)].append(spec)
+    for count in sorted(held.keys() - {0}, reverse=True):
+        if found := sight.first_visible(held[count], _SUGGESTIONS_MAX):
+            return found
+    return []
 
 
-def _may_see(spec: ToolSpec, principal: Principal, policy: PolicySource) -> bool:
-    tenancy = principal.tenancy
-    if spec.state is ToolState.QUARANTINED or (tenancy is not None and not tenancy.shows(spec.source)):
-        return False
-    return policy.could_allow(principal, spec)
+class _Sight:
+    """Which tools a principal may see. It judges a bounded number: each of many thousand takes tens of microseconds."""
+
+    def __init__(self, principal: Principal, policy: PolicySource) -> None:
+        self._principal = principal
+        self._policy = policy
+        self._left = _JUDGED_MAX
+
+    def first_visible(self, specs: Iterable[ToolSpec], count: int) -> list[str]:
+        """Return the names of the first `count` that may be seen. They are filtered before they are counted: a hidden
+        name that took the place of a visible one would show that it exists."""
+        return [spec.name for spec in islice(filter(self._may_see, specs), count)]
+
+    def _may_see(self, spec: ToolSpec) -> bool:
+        tenancy = self._principal.tenancy
+        if spec.state is ToolState.QUARANTINED or (tenancy is not None and not tenancy.shows(spec.source)):
+            return False
+        self._left -= 1
+        return self._left >= 0 and self._policy.could_allow(self._principal, spec)

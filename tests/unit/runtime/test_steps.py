@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.pipeline_harness import POLICY, READ, WRITE, a_pipeline_harness, a_tool
-from toolhub_service.domain.call import BudgetRequest
+from toolhub_service.domain.call import BudgetRequest, Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
-from toolhub_service.domain.tool import ToolKind, ToolState
+from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.runtime.route import UnreadTool
 
 ADMIN_ONLY = """
@@ -50,6 +50,25 @@ class TestResolve:
     async def test_an_unknown_name_without_neighbours_points_to_the_search(self) -> None:
         error = await a_pipeline_harness().error("zzz")
         assert "SearchTools" in error.message
+
+    async def test_names_beyond_many_hidden_ones_are_named_and_few_tools_are_judged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Judging each of 20,000 tools took a second of the event loop."""
+        hidden = [a_tool(f"test/text.reed{number:03}", capability="write:fs") for number in range(300)]
+        more = [a_tool(f"test/zzz{number:04}", capability="write:fs") for number in range(3_000)]
+        harness = a_pipeline_harness(tools=(READ, *hidden, *more), policy=ADMIN_ONLY)
+        judged: list[str] = []
+        could_allow = harness.policy.could_allow
+
+        def count_judged(principal: Principal, spec: ToolSpec) -> bool:
+            judged.append(spec.name)
+            return could_allow(principal, spec)
+
+        monkeypatch.setattr(harness.policy, "could_allow", count_judged)
+        error = await harness.error("test/text.reed")
+        assert error.details["did_you_mean"] == [READ.name]
+        assert 300 < len(judged) <= 500
 
     async def test_tool_whose_source_nobody_has_read_yet_may_be_called_later(self) -> None:
         harness = a_pipeline_harness()
