@@ -90,9 +90,10 @@ class Pace:
 
 HEAD_MAX_BYTES: Final = 64 * 1024
 FIELDS_MAX: Final = 256
-_INTERIM_MAX: Final = 16
+HEADS_MAX: Final = 16
+"""The final one and interim ones (1xx)."""
 # At most half as many chunks are parsed before others have a turn.
-_LINES_A_TURN: Final = 128
+LINES_A_TURN: Final = 128
 _LINE_END: Final = b"\r\n"
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -145,7 +146,7 @@ class HttpFraming:
     @property
     def costs_a_turn(self) -> bool:
         """Return whether the next piece has so many lines that others should run before it."""
-        return self._part is _Part.CHUNKED_BODY and self._arrived.count(_LINE_END, self._at) > _LINES_A_TURN
+        return self._part is _Part.CHUNKED_BODY and self._arrived.count(_LINE_END, self._at) > LINES_A_TURN
 
     def begin(self) -> None:
         """A request is being sent: a head follows."""
@@ -188,7 +189,7 @@ class HttpFraming:
     def _end_of_lines(self) -> int:
         """Return the end of the lines that one turn may parse."""
         at = self._at
-        for _ in range(_LINES_A_TURN):
+        for _ in range(LINES_A_TURN):
             found = self._arrived.find(_LINE_END, at)
             if found < 0:
                 return len(self._arrived)
@@ -216,7 +217,7 @@ class HttpFraming:
         self._heads += blank is not None
         # Each head has a line of its status and a blank one.
         too_many_lines = self._head_lines > FIELDS_MAX + 2 * (self._heads + 1)
-        if self._head_bytes > HEAD_MAX_BYTES or self._heads > _INTERIM_MAX or too_many_lines:
+        if self._head_bytes > HEAD_MAX_BYTES or self._heads > HEADS_MAX or too_many_lines:
             raise WireError(Breakage.MALFORMED)
         return end
 

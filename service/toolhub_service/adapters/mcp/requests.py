@@ -9,12 +9,11 @@ builds the SDK's dispatcher, gives it to the session, and sends requests to it (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-import httpx2
 import msgspec
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -38,6 +37,9 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_error
+from toolhub_service.adapters.mcp.wire.event_reader import EventReader
+from toolhub_service.adapters.mcp.wire.exchanges import Exchanges
+from toolhub_service.adapters.mcp.wire.messages import Events, HttpRequest, Place, Transport, field_in
 from toolhub_service.adapters.upstream import as_number
 
 if TYPE_CHECKING:
@@ -65,14 +67,11 @@ class FastClient:
     # the POST, which cost more than the POST (decision 0035). This client sends exactly the same over the same
     # transport and raises the same errors. Calls share only the transport's pool of connections.
 
-    def __init__(
-        self, transport: httpx2.AsyncBaseTransport, url: str, fields: Mapping[str, str], timeout: httpx2.Timeout
-    ) -> None:
-        """`transport` never raises for failures of the network or the server; `fields` are sent with every request."""
+    def __init__(self, transport: Transport, place: Place, fields: Mapping[str, str]) -> None:
+        """`fields` are sent with every request."""
         self._transport = transport
-        self._url = httpx2.URL(url)
+        self._place = place
         self._fields = {name.lower(): value for name, value in fields.items()} | _ALWAYS
-        self._extensions = {"timeout": timeout.as_dict()}
         self._ids = count(1)
         self.is_open = True
 
@@ -95,23 +94,19 @@ class FastClient:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
         message = {"jsonrpc": "2.0", "id": asked, "method": method, "params": params}
         content = msgspec.json.encode(message, enc_hook=_thaw)
-        request = httpx2.Request(
-            "POST", self._url, headers={**self._fields, **fields}, content=content, extensions=self._extensions
-        )
-        response = await self._transport.handle_async_request(request)
+        own = {name.lower(): value for name, value in fields.items()}
+        answer = await self._transport.send(HttpRequest("POST", self._place, {**self._fields, **own}, content))
         try:
-            media = response.headers.get("content-type", "").lower()
-            status = response.status_code
-            if status in {200, 201} and media.startswith("text/event-stream"):
-                response.request = request
-                return await _read_stream(response, asked, on_progress, on_log)
+            media, status = field_in(answer.fields, b"content-type").lower(), answer.status
+            if status in {200, 201} and answer.events is not None:
+                return await _read_stream(answer.events, asked, on_progress, on_log)
             # From then on the SDK handles a server that redirects: it knows when a redirect may be followed.
             if status in {307, 308}:  # with others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
                 raise Redirected
-            return _result(_response_of_body(status, media, response.content), asked)
+            return _result(_response_of_body(status, media, answer.content), asked)
         finally:
-            await response.aclose()
+            answer.close()
 
 
 def _thaw(value: object) -> object:
@@ -122,26 +117,30 @@ def _thaw(value: object) -> object:
 
 
 async def _read_stream(
-    response: httpx2.Response, asked: str, on_progress: ProgressFnT | None, on_log: OnLog | None
+    events: Events, asked: str, on_progress: ProgressFnT | None, on_log: OnLog | None
 ) -> dict[str, Any]:
     """Return the answer that ends an event stream; progress is passed on, other messages are ignored."""
     seen = count(1)
-    try:
-        async for event in httpx2.EventSource(response, max_event_size=None):
-            if next(seen) % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
-            if event.event != "message" or not event.data:
-                continue
-            message = _parse_message(event.data)
-            if "method" not in message:
-                return _result(message, asked)
-            if on_progress is not None and message["method"] == _PROGRESS:
-                await _report(message.get("params"), asked, on_progress)
-            elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
-                on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
-    except (httpx2.TransportError, httpx2.SSEError):
-        pass  # treated as a stream that ends without an answer
+    async for data in _messages_in(events):
+        if next(seen) % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        message = _parse_message(data)
+        if "method" not in message:
+            return _result(message, asked)
+        if on_progress is not None and message["method"] == _PROGRESS:
+            await _report(message.get("params"), asked, on_progress)
+        elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
+            on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     raise breakage_error(Breakage.LOST)
+
+
+async def _messages_in(events: Events) -> AsyncIterator[bytes]:
+    reader = EventReader()
+    async for piece in events:
+        for data in reader.messages(piece):
+            yield data
+    for data in reader.last_messages():
+        yield data
 
 
 async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
@@ -177,7 +176,7 @@ def _error_in(content: bytes) -> dict[str, Any] | None:
     return message if "error" in message else None
 
 
-def _parse_message(text: bytes | str) -> dict[str, Any]:
+def _parse_message(text: bytes) -> dict[str, Any]:
     """Parse a JSON-RPC message. Raises MCPError -32700."""
     try:
         message = _decoded(text)
@@ -322,79 +321,3 @@ async def _limit_time(method: str, timeout_s: float | None) -> AsyncIterator[Non
 
 def _dump_model(model: Implementation | ClientCapabilities) -> dict[str, Any]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-Answer = TypeVar("Answer")
-
-_EXCHANGE: Final = "toolhub-exchange"
-"""The header by which `RequestSender` identifies a request to the HTTP transport, which removes it."""
-
-
-class RequestCancelled(Exception):
-    """Nobody waits for the answer any more."""
-
-
-class Exchange:
-    """The POST of one request, valid while somebody waits for its answer."""
-
-    def __init__(self) -> None:
-        self._scope: asyncio.Timeout | None = None
-        self._is_cancelled = False
-
-    async def wait(self, part: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Wait for a part of the exchange. Raises RequestCancelled."""
-        # A part that is ready never suspends, so a cancel scope would not end it, and a server that floods would
-        # continue.
-        if self._is_cancelled:
-            raise RequestCancelled
-        try:
-            async with asyncio.timeout(None) as self._scope:
-                return await part()
-        except TimeoutError:
-            if self._is_cancelled:
-                raise RequestCancelled from None
-            raise
-        finally:
-            self._scope = None
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        if self._scope is not None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
-
-
-class Exchanges:
-    """The exchanges of one connection whose callers still wait."""
-
-    # In 2025-11-25 a cancellation is a separate message (`notifications/cancelled`), and the SDK leaves the POST of the
-    # cancelled request open until the server answers it. With a server that never does, every call that ends at its
-    # deadline would leak a socket and a task. The message is not a reliable signal: the SDK drops it when the
-    # connection has no room for it within 5 s. So the sender names its request and removes the name when it stops
-    # waiting.
-
-    def __init__(self) -> None:
-        self._names = count(1)
-        self._waited: dict[str, Exchange] = {}
-
-    @contextmanager
-    def name_exchange(self) -> Iterator[dict[str, str]]:
-        """Yield the header to send with one request, whose exchange is cancelled when the context ends."""
-        name, exchange = str(next(self._names)), Exchange()
-        self._waited[name] = exchange
-        try:
-            yield {_EXCHANGE: name}
-        finally:
-            del self._waited[name]
-            exchange.cancel()
-
-    def begin(self, request: httpx2.Request) -> Exchange:
-        """Return the exchange of this request; a cancelled one when nobody waits for it any more."""
-        name = request.headers.pop(_EXCHANGE, "") or request.extensions.get(_EXCHANGE, "")
-        if not name:
-            return Exchange()
-        request.extensions = {**request.extensions, _EXCHANGE: name}  # which a redirected request inherits
-        exchange = self._waited.get(name)
-        if exchange is None:
-            exchange = Exchange()
-            exchange.cancel()
-        return exchange

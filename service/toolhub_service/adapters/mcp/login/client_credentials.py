@@ -31,6 +31,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from toolhub_service.adapters.mcp.kind import OAuthTerms
 from toolhub_service.adapters.mcp.login.client_key import ASSERTION_TYPE, ClientKey
+from toolhub_service.adapters.mcp.wire.messages import Answer, HttpRequest, Transport, place_of, same_times
 from toolhub_service.credentials.answers import access_token_in, first_text, lifetime_s, lists, scope_of, text_in
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.schema.repaired_json import loads_repaired
@@ -40,10 +41,10 @@ _LEEWAY_SHARE = 0.1
 _UNKNOWN_LIFE_S = 3600.0
 _AGAIN_AFTER_S = 5.0  # before the next request for a token after one has failed
 _DOCUMENT_MAX_BYTES = 256 * 1024
-_IN_TIME = {"timeout": httpx2.Timeout(10.0).as_dict()}
+_IN_TIME = same_times(10.0)
 
 # Sends a request through a transport that never raises for failures of the network or the server.
-Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+Send = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +62,27 @@ class _Endpoint:
     """Whether it accepts the client's secret only in the form."""
 
 
-class AuthorizedTransport(httpx2.AsyncBaseTransport):
+class AuthorizedTransport:
     """Puts a bearer token on each request, and sends it once more with a new one after a 401.
 
     A server answers 401 before it processes the request, so nothing runs twice.
     """
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, tokens: Tokens) -> None:
+    def __init__(self, inner: Transport, tokens: Tokens) -> None:
         self._inner = inner
         self._tokens = tokens
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        send = self._inner.handle_async_request
+    async def send(self, request: HttpRequest) -> Answer:
+        send = self._inner.send
         used = await self._tokens.current(send)
-        response = await send(_bearing(request, used))
-        if not _wants_another_token(response):
-            return response
-        token = await self._tokens.renew(used, response, send)
+        answer = await send(_bearing(request, used))
+        if not _wants_another_token(answer):
+            return answer
+        token = await self._tokens.renew(used, answer, send)
         if not token or token == used:
-            return response
-        await response.aclose()
+            return answer
+        answer.close()
         return await send(_bearing(request, token))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class Tokens:
@@ -114,7 +112,7 @@ class Tokens:
             return self._token
         return await self.renew(self._token, None, send)
 
-    async def renew(self, used: str, challenge: httpx2.Response | None, send: Send) -> str:
+    async def renew(self, used: str, challenge: Answer | None, send: Send) -> str:
         """Return another token than `used`: a new one, unless another request got one meanwhile or failed a
         moment ago."""
         async with self._lock:
@@ -128,7 +126,8 @@ class Tokens:
                 self._take(await _fetch_document(self._token_request(self._endpoint), send), self._endpoint.issuer)
             return self._token
 
-    def _token_request(self, endpoint: _Endpoint) -> httpx2.Request:
+    def _token_request(self, endpoint: _Endpoint) -> HttpRequest:
+        """Raises httpx2.InvalidURL."""
         form = {"grant_type": "client_credentials"}
         headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
         if endpoint.scope:
@@ -146,9 +145,7 @@ class Tokens:
             # Form-encoded before base64, which many clients forget (RFC 6749 §2.3.1).
             pair = f"{quote(self._terms.client_id, safe='')}:{quote(self._terms.client_secret, safe='')}"
             headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
-        return httpx2.Request(
-            "POST", endpoint.url, headers=headers, content=urlencode(form).encode(), extensions=_IN_TIME
-        )
+        return HttpRequest("POST", place_of(endpoint.url), headers, urlencode(form).encode(), _IN_TIME)
 
     def _take(self, document: dict[str, Any], issuer: str) -> None:
         token, kind = access_token_in(document), document.get("token_type", "bearer")
@@ -161,10 +158,10 @@ class Tokens:
         self._good_until_s = _now_s() + life_s - min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
         self._again_at_s = 0.0
 
-    async def _discover_endpoint(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
+    async def _discover_endpoint(self, challenge: Answer, send: Send) -> _Endpoint | None:
         """Return the token endpoint; None when the metadata is missing, does not match the server, or is of another
         issuer."""
-        advertised = extract_field_from_www_auth(challenge, "resource_metadata")
+        advertised = _challenge_field(challenge, "resource_metadata")
         resource = await _first(build_protected_resource_metadata_discovery_urls(advertised, self._server_url), send)
         named, own = text_in(resource, "resource"), resource_url_from_server_url(self._server_url)
         if resource and not (named and check_resource_allowed(own, named)):
@@ -181,22 +178,22 @@ class Tokens:
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
         return None if is_other else endpoint
 
-    def _scope(self, challenge: httpx2.Response, resource: dict[str, Any]) -> str:
+    def _scope(self, challenge: Answer, resource: dict[str, Any]) -> str:
         """Return the operator's scopes; else those that the server requires, added to those that were too few
         (SEP-2350)."""
         if self._terms.scopes:
             return " ".join(self._terms.scopes)
         listed = scope_of(resource.get("scopes_supported"))
-        wanted = scope_of(extract_field_from_www_auth(challenge, "scope")) or listed
+        wanted = scope_of(_challenge_field(challenge, "scope")) or listed
         # A step-up adds to the present scopes: with a token for the new scope only, earlier calls would fail.
-        before = self._endpoint.scope if self._endpoint is not None and challenge.status_code == 403 else ""
+        before = self._endpoint.scope if self._endpoint is not None and challenge.status == 403 else ""
         # Bounded as a whole: a server could ask for others at each step.
         return scope_of([*dict.fromkeys([*before.split(), *wanted.split()])])
 
 
-def _bearing(request: httpx2.Request, token: str) -> httpx2.Request:
+def _bearing(request: HttpRequest, token: str) -> HttpRequest:
     if token:
-        request.headers["authorization"] = f"Bearer {token}"
+        request.fields["authorization"] = f"Bearer {token}"
     return request
 
 
@@ -205,7 +202,7 @@ async def _first(urls: list[str], send: Send) -> dict[str, Any]:
     for url in urls:
         try:
             # The URLs come from the server's own header, so they may be invalid.
-            request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
+            request = HttpRequest("GET", place_of(url), {"accept": "application/json"}, times=_IN_TIME)
         except httpx2.InvalidURL:
             continue  # the next one may work; the caller reports when none did
         if document := await _fetch_document(request, send):
@@ -213,16 +210,14 @@ async def _first(urls: list[str], send: Send) -> dict[str, Any]:
     return {}
 
 
-async def _fetch_document(request: httpx2.Request, send: Send) -> dict[str, Any]:
+async def _fetch_document(request: HttpRequest, send: Send) -> dict[str, Any]:
     """Return the JSON object of a 200 response; empty otherwise."""
-    response = await send(request)
+    answer = await send(request)
+    answer.close()  # an event stream is no document
     try:
-        content = await response.aread()
-        document = loads_repaired(content, max_bytes=_DOCUMENT_MAX_BYTES).value if response.status_code == 200 else {}
-    except (httpx2.TransportError, ToolFailure):
+        document = loads_repaired(answer.content, max_bytes=_DOCUMENT_MAX_BYTES).value if answer.status == 200 else {}
+    except ToolFailure:
         return {}
-    finally:
-        await response.aclose()
     return document if isinstance(document, dict) else {}
 
 
@@ -239,10 +234,15 @@ def _endpoint_of(metadata: dict[str, Any], issuer: str | None, resource: str, sc
     return _Endpoint(url, issuer=named, audience=named or url, resource=resource, scope=scope, in_body=in_body)
 
 
-def _wants_another_token(response: httpx2.Response) -> bool:
-    if response.status_code == 403:
-        return extract_field_from_www_auth(response, "error") == "insufficient_scope"
-    return response.status_code == 401
+def _wants_another_token(answer: Answer) -> bool:
+    if answer.status == 403:
+        return _challenge_field(answer, "error") == "insufficient_scope"
+    return answer.status == 401
+
+
+def _challenge_field(answer: Answer, name: str) -> str | None:
+    """Return a parameter of WWW-Authenticate, as the SDK reads it."""
+    return extract_field_from_www_auth(httpx2.Response(answer.status, headers=[*answer.fields]), name)
 
 
 def _now_s() -> float:

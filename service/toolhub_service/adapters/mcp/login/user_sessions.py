@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-import httpx2
-
 from toolhub_service.adapters.callers import CallersOf
+from toolhub_service.adapters.mcp.wire.messages import Answer, HttpRequest, Origin, Transport
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.credential import CredentialKind
@@ -60,34 +59,27 @@ class Holder:
         return other
 
 
-class CallerTransport(httpx2.AsyncBaseTransport):
+class CallerTransport:
     """Puts the caller's credential on requests to the server itself, and on no others."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, origin: tuple[str, str, int], holder: Holder) -> None:
+    def __init__(self, inner: Transport, origin: Origin, holder: Holder) -> None:
         self._inner = inner
         self._origin = origin
         self._holder = holder
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        url = request.url
-        port = url.port or (443 if url.scheme == "https" else 80)
+    async def send(self, request: HttpRequest) -> Answer:
         # A caller's credential is sent only to the source's server, not to other hosts that it refers to.
-        if (url.scheme, url.host, port) != self._origin:
-            return await self._inner.handle_async_request(request)
-        used = self._holder.credential
+        used = self._holder.credential if request.place.origin == self._origin else None
         if used is None:
-            return await self._inner.handle_async_request(request)
-        request.headers[used.header] = used.value
-        response = await self._inner.handle_async_request(request)
+            return await self._inner.send(request)
+        request.fields[used.header.lower()] = used.value
+        answer = await self._inner.send(request)
         # A server answers 401 before it processes the request, so nothing runs twice.
-        if response.status_code != 401 or (other := await self._holder.renew(used)) is None:
-            return response
-        await response.aclose()
-        request.headers[other.header] = other.value
-        return await self._inner.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+        if answer.status != 401 or (other := await self._holder.renew(used)) is None:
+            return answer
+        answer.close()
+        request.fields[other.header.lower()] = other.value
+        return await self._inner.send(request)
 
 
 @dataclass(slots=True, eq=False)

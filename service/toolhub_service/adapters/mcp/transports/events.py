@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-import httpx2
 import orjson
 
 from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
-from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
 from toolhub_service.adapters.mcp.transports.repairs import is_strict, repair_bytes
 from toolhub_service.adapters.mcp.transports.value_counter import count_values
+from toolhub_service.adapters.mcp.wire.exchanges import Exchange, RequestCancelled
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.aio.turnstile import pass_turnstile
 from toolhub_service.egress.bodies import Pull
@@ -45,7 +44,7 @@ def line_allowance() -> Allowance:
     return Allowance(16 * 1024, bytes_each=16, per_s=50)
 
 
-class BoundedEvents(httpx2.AsyncByteStream):
+class BoundedEvents:
     """The body of the response to one request.
 
     An event that is too large, or cannot be decompressed, is replaced by one that fails the request which the stream
@@ -55,7 +54,7 @@ class BoundedEvents(httpx2.AsyncByteStream):
     def __init__(
         self,
         pull: Pull,
-        close: Callable[[], Awaitable[None]],
+        close: Callable[[], None],
         max_event_bytes: int,
         exchange: Exchange,
         *,
@@ -87,8 +86,8 @@ class BoundedEvents(httpx2.AsyncByteStream):
         except RequestCancelled:
             yield _failing_event(Breakage.LOST)
 
-    async def aclose(self) -> None:
-        await self._close()
+    def close(self) -> None:
+        self._close()
 
     async def _whole_events(self) -> AsyncIterator[bytes]:
         """Yield what has arrived up to the end of an event, and what is left at the end. Raises WireError,

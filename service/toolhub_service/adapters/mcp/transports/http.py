@@ -12,7 +12,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from html import unescape
@@ -29,12 +29,27 @@ from toolhub_service.adapters.mcp.failures import Breakage, Facts, NotConnected,
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.login.user_sessions import CallerTransport, Holder
-from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
-from toolhub_service.adapters.mcp.transports.connections import PooledTransport
+from toolhub_service.adapters.mcp.requests import FastClient
+from toolhub_service.adapters.mcp.transports.connections import Connections, PoolFull
 from toolhub_service.adapters.mcp.transports.events import BoundedEvents, breakage_of_wire, failing_message
 from toolhub_service.adapters.mcp.transports.inbox import BoundedInbox, BoundedOutbox, PeerRequests
 from toolhub_service.adapters.mcp.transports.repairs import repair_bytes
-from toolhub_service.adapters.mcp.transports.value_counter import count_values
+from toolhub_service.adapters.mcp.transports.sdk_transport import SdkTransport
+from toolhub_service.adapters.mcp.transports.value_counter import VALUES_MAX, count_values
+from toolhub_service.adapters.mcp.wire.exchanges import Exchange, Exchanges, RequestCancelled
+from toolhub_service.adapters.mcp.wire.messages import (
+    Answer,
+    Fields,
+    HttpRequest,
+    HttpResponse,
+    Origin,
+    Transport,
+    field_in,
+    is_redirect,
+    origin_of,
+    place_of,
+    same_times,
+)
 from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.egress.bodies import BoundedBody, Pull, decoder_of
@@ -43,11 +58,13 @@ from toolhub_service.egress.breakage import WireError
 _SESSION = "mcp-session-id"
 # Status of a response that is made here; 502 for all others.
 _STATUS = {Breakage.REFUSED: 403, Breakage.NOT_SENT: 503, Breakage.NO_SESSION: 404}
-_PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_PRIMARY = frozenset(
+    {b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"}
+)
+_JSON = (b"content-type", b"application/json")
 # Timeout of messages that nobody waits for: a notification, or an answer to the server, delays every later request of
 # the connection (the SDK posts it in its writing loop), and the end of a session delays the end of the connection.
-_SHORT = httpx2.Timeout(2.0).as_dict()
+_SHORT = same_times(2.0)
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
 _HANDSHAKE = re.compile(rb'"method":\s*"(?:initialize|server/discover)"')
 _ANSWERS = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"id":\s*(?:\d+|"[^"\\]{0,200}"),\s*"(?:result|error)"')
@@ -58,24 +75,21 @@ _SAID_MAX_CHARS = 300
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
-def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
-    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
-
-
-class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Turns every breakage into a response with a JSON-RPC error (`Breakage`)."""
+class BoundedTransport:
+    """Turns every breakage into an answer with a JSON-RPC error (`Breakage`)."""
 
     # An exception would end the task group of the SDK's transport, and with it every other call of the connection
     # (python-sdk #3560).
 
     def __init__(
         self,
-        inner: httpx2.AsyncBaseTransport,
-        origins: frozenset[tuple[str, str, int]],
+        send: Callable[[HttpRequest], Awaitable[HttpResponse]],
+        origins: frozenset[Origin],
         max_message_bytes: int,
         on_lost: Callable[[str], None],
     ) -> None:
-        self._inner = inner
+        """`send` raises WireError."""
+        self._send = send
         self._origins = origins
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
@@ -85,116 +99,98 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self.was_away = False  # whether a request could not be sent at all
         self.was_unauthorized = False  # whether the last answer was 401
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if origin_of(request.url) not in self._origins:
-            return self._breakage_response(Breakage.REFUSED)
-        content = await request.aread()
+    async def send(self, request: HttpRequest) -> Answer:
+        if request.place.origin not in self._origins:
+            return self._breakage_answer(Breakage.REFUSED)
+        content = request.content
         if request.method == "DELETE" or _NOTIFIES.match(content) or _ANSWERS.match(content):
-            request.extensions = {**request.extensions, "timeout": _SHORT}
-        exchange = self.exchanges.begin(request)
+            request.times = _SHORT
         try:
-            return await self._send_exchange(request, exchange)
-        except _NOT_SENT as error:
+            return await self._send_exchange(request, request.exchange)
+        except WireError as error:
+            if error.was_sent:
+                return self._breakage_answer(breakage_of_wire(error))
             # A full pool with hanging streams does not recover by itself; a new connection replaces it.
-            if isinstance(error, httpx2.PoolTimeout):
+            if isinstance(error, PoolFull):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
-            return self._breakage_response(Breakage.NOT_SENT, last_error=_connect_error_of(error))
-        except WireError as error:
-            return self._breakage_response(breakage_of_wire(error))
-        except (httpx2.TransportError, RequestCancelled):
-            return self._breakage_response(Breakage.LOST)
+            return self._breakage_answer(Breakage.NOT_SENT, last_error=_connect_error_of(error))
+        except RequestCancelled:
+            return self._breakage_answer(Breakage.LOST)
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def _send_exchange(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
-        """Raises RequestCancelled, WireError, httpx2.TransportError."""
-        response = await exchange.wait(partial(self._inner.handle_async_request, request))
+    async def _send_exchange(self, request: HttpRequest, exchange: Exchange) -> Answer:
+        """Raises RequestCancelled, WireError."""
+        response = await exchange.wait(partial(self._send, request))
+        is_read = True
         try:
-            pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
-            if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                return _rebuild_response(response, stream=self._events(request, response, pull, exchange))
+            pull = decoder_of(field_in(response.fields, b"content-encoding"), response.pull)
+            if field_in(response.fields, b"content-type").lower().startswith("text/event-stream"):
+                is_read = False
+                return Answer(
+                    response.status,
+                    _own_fields(response.fields),
+                    events=self._events(request, response, pull, exchange),
+                )
             return await exchange.wait(partial(self._read_body, request, response, pull))
-        except (WireError, RequestCancelled):
-            await response.aclose()
-            raise
+        finally:
+            if is_read:
+                response.close()
 
-    def _events(
-        self, request: httpx2.Request, response: httpx2.Response, pull: Pull, exchange: Exchange
-    ) -> BoundedEvents:
+    def _events(self, request: HttpRequest, response: HttpResponse, pull: Pull, exchange: Exchange) -> BoundedEvents:
         def give_up() -> None:
             # No call waits for the standalone stream, and the SDK would open it again, and be flooded again.
             if request.method == "GET":
                 self._on_lost(Breakage.FLOODED.value)
 
-        return BoundedEvents(pull, response.aclose, self._max_message_bytes, exchange, on_flood=give_up)
+        return BoundedEvents(pull, response.close, self._max_message_bytes, exchange, on_flood=give_up)
 
-    async def _read_body(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
+    async def _read_body(self, request: HttpRequest, response: HttpResponse, pull: Pull) -> Answer:
         body = BoundedBody(pull, self._max_message_bytes)
-        try:
-            content = await body.whole()
-        finally:
-            await response.aclose()
+        content = await body.whole()
+        response.close()
         if body.is_cut:
-            return self._breakage_response(Breakage.TOO_LARGE, {"limit_bytes": self._max_message_bytes})
+            return self._breakage_answer(Breakage.TOO_LARGE, {"limit_bytes": self._max_message_bytes})
         # In slices: counting eight megabytes at once would block every other call.
-        if await run_in_slices(count_values(content)):
-            return self._breakage_response(Breakage.TOO_MANY)
+        if len(content) > VALUES_MAX and await run_in_slices(count_values(content)):
+            return self._breakage_answer(Breakage.TOO_MANY)
+        status, fields = response.status, response.fields
         # Checked here, before the SDK follows it with the credentials in its headers.
-        if response.has_redirect_location and not self._leads_on(request, response):
-            return self._breakage_response(Breakage.REFUSED)
-        status, facts = response.status_code, facts_of_answer(response, content)
-        if _SESSION in request.headers and _knows_no_session(status, content):
+        if is_redirect(status, fields) and not self._leads_on(request, fields):
+            return self._breakage_answer(Breakage.REFUSED)
+        if _SESSION in request.fields and _knows_no_session(status, content):
             self._on_lost(Breakage.NO_SESSION.value)
-            return self._breakage_response(Breakage.NO_SESSION, facts)
+            return self._breakage_answer(Breakage.NO_SESSION, facts_of_answer(response, content))
         self.was_unauthorized = status == 401
         if _HANDSHAKE.search(request.content[:300]):
-            self.refusal = facts if _is_foreign(response, content) else None
+            self.refusal = facts_of_answer(response, content) if _is_foreign(response, content) else None
+        own = _own_fields(fields)
         broken = _breakage_of(request, response, content)
-        if broken is Breakage.NOT_MCP:
-            return self._breakage_response(
-                broken, facts
-            )  # with another status: only then the SDK takes an error without an id
         if broken is not None:
+            facts = facts_of_answer(response, content)
+            if broken is Breakage.NOT_MCP:
+                # With another status: only then the SDK takes an error without an id.
+                return self._breakage_answer(broken, facts)
             if broken is not Breakage.HTTP_REFUSED:
                 said = one_line(facts["text"], _SAID_MAX_CHARS)
                 self.last_error = f"{broken.value} It answered HTTP {status}{f': {said}' if said else '.'}"
             content = failing_message(broken, facts)
-            response.headers["content-type"] = "application/json"
-        return _rebuild_response(response, content=await repair_bytes(content) if content else content)
+            own = [*((name, value) for name, value in own if name != b"content-type"), _JSON]
+        return Answer(status, own, await repair_bytes(content) if content else content)
 
-    def _leads_on(self, request: httpx2.Request, response: httpx2.Response) -> bool:
+    def _leads_on(self, request: HttpRequest, fields: Fields) -> bool:
         try:
-            return origin_of(request.url.join(response.headers["location"])) in self._origins
+            return origin_of(httpx2.URL(request.place.url).join(field_in(fields, b"location"))) in self._origins
         except httpx2.InvalidURL:
             return False
 
-    def _breakage_response(
-        self, breakage: Breakage, facts: Facts | None = None, last_error: str = ""
-    ) -> httpx2.Response:
+    def _breakage_answer(self, breakage: Breakage, facts: Facts | None = None, last_error: str = "") -> Answer:
         self.last_error = last_error or breakage.value
-        headers = {"content-type": "application/json"}
-        content = failing_message(breakage, facts)
-        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=content)
+        return Answer(_STATUS.get(breakage, 502), [_JSON], failing_message(breakage, facts))
 
 
-def _pieces_of(response: httpx2.Response) -> Pull:
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    pieces = aiter(response.stream)
-
-    async def pull() -> bytes:
-        return await anext(pieces, b"")
-
-    return pull
-
-
-def _rebuild_response(
-    response: httpx2.Response, *, content: bytes | None = None, stream: httpx2.AsyncByteStream | None = None
-) -> httpx2.Response:
-    # These headers describe the original body; the rebuilt one is decoded and has another length.
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _PRIMARY]
-    return httpx2.Response(response.status_code, headers=headers, content=content, stream=stream)
+def _own_fields(fields: Fields) -> Fields:
+    """Return the fields that do not describe how the body was sent: it is decoded, and may have another length."""
+    return [(name, value) for name, value in fields if name not in _PRIMARY]
 
 
 def _knows_no_session(status: int, content: bytes) -> bool:
@@ -202,9 +198,9 @@ def _knows_no_session(status: int, content: bytes) -> bool:
     return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
 
 
-def _breakage_of(request: httpx2.Request, response: httpx2.Response, content: bytes) -> Breakage | None:
+def _breakage_of(request: HttpRequest, response: HttpResponse, content: bytes) -> Breakage | None:
     """Return what the answer to a request means that is not the protocol's; None: it is, or nobody waits for it."""
-    status = response.status_code
+    status = response.status
     # An error that the server itself reports in JSON-RPC is passed on unchanged.
     if not _is_foreign(response, content):
         return None
@@ -218,25 +214,25 @@ def _breakage_of(request: httpx2.Request, response: httpx2.Response, content: by
     return Breakage.HTTP_REFUSED if status >= 400 else Breakage.NOT_MCP
 
 
-def _is_foreign(response: httpx2.Response, content: bytes) -> bool:
+def _is_foreign(response: HttpResponse, content: bytes) -> bool:
     """Return whether the answer is neither a message of the protocol, nor a redirect that the SDK follows."""
-    status = response.status_code
+    status = response.status
     if status >= 400:
         return not _is_jsonrpc_error(content)
-    is_json = status < 300 and response.headers.get("content-type", "").lower().startswith("application/json")
+    is_json = status < 300 and field_in(response.fields, b"content-type").lower().startswith("application/json")
     return not is_json and status not in {202, *_FOLLOWED}
 
 
-def facts_of_answer(response: httpx2.Response, content: bytes) -> Facts:
+def facts_of_answer(response: HttpResponse, content: bytes) -> Facts:
     """Return the facts of an answer that is not MCP; of a web page only the title."""
-    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = field_in(response.fields, b"content-type").partition(";")[0].strip().lower()
     text = content[:CHECKED_CHARS].decode("utf-8", "replace")
-    if response.has_redirect_location:
-        text = f"It redirects to {response.headers['location'].partition('?')[0]}"
+    if is_redirect(response.status, response.fields):
+        text = f"It redirects to {field_in(response.fields, b'location').partition('?')[0]}"
     elif media in {"text/html", "application/xhtml+xml"}:
         title = _TITLE.search(text)
         text = unescape(title[1]).strip() if title else ""
-    return {"status": response.status_code, "media": media[:100], "text": text}
+    return {"status": response.status, "media": media[:100], "text": text}
 
 
 def _is_jsonrpc_error(content: bytes) -> bool:
@@ -265,15 +261,8 @@ def _connect_error_of(error: BaseException) -> str:
 
 
 CONNECTIONS_MAX = 256  # to one server: each running call and each stream takes one
-_IDLE_MAX = 20
+IDLE_MAX = 20
 _KEEP_ALIVE_S = 30.0
-_TIMEOUT = httpx2.Timeout(connect=10.0, read=None, write=30.0, pool=10.0)
-_PROBES = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-]
 
 
 class HttpTransport:
@@ -300,19 +289,19 @@ class HttpTransport:
 
         Raises NotConnected when the TLS files cannot be used.
         """
-        bounded = BoundedTransport(pool(self._context()), self._origins, self._max_message_bytes, on_lost)
-        transport: httpx2.AsyncBaseTransport = bounded
+        connections = pool(self._context())
+        bounded = BoundedTransport(connections.send, self._origins, self._max_message_bytes, on_lost)
+        transport: Transport = bounded
+        place, fields = place_of(self.url), self._fields()
         if self._holder is not None:
-            transport = CallerTransport(bounded, origin_of(httpx2.URL(self.url)), self._holder)
+            transport = CallerTransport(bounded, place.origin, self._holder)
         elif self._tokens:
             transport = AuthorizedTransport(bounded, self._tokens)
-        fields = self._fields()
-        fast = FastClient(transport, self.url, fields, _TIMEOUT)
+        fast = FastClient(transport, place, fields)
         async with (
             httpx2.AsyncClient(
-                transport=transport,
+                transport=SdkTransport(transport, bounded.exchanges),
                 headers=fields,
-                timeout=_TIMEOUT,
                 trust_env=False,
                 follow_redirects=False,
             ) as client,
@@ -325,6 +314,7 @@ class HttpTransport:
                 yield JSONRPCDispatcher(inbox, outbox), bounded, fast
             finally:
                 fast.close()
+                connections.close()
 
     def _fields(self) -> dict[str, str]:
         """Return the headers of each request; those that the operator names take precedence over the URL's
@@ -342,15 +332,8 @@ class HttpTransport:
         return self._tls
 
 
-def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> PooledTransport:
-    """Return a pool of HTTP/1.1 keep-alive connections."""
-    return PooledTransport(
-        tls,
-        connections_max=connections_max,
-        idle_max=_IDLE_MAX,
-        keep_alive_s=_KEEP_ALIVE_S,
-        socket_options=_PROBES,
-    )
+def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> Connections:
+    return Connections(tls, connections_max=connections_max, idle_max=IDLE_MAX, keep_alive_s=_KEEP_ALIVE_S)
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:

@@ -11,9 +11,11 @@ import orjson
 import pytest
 
 from tests.unit.adapters.mcp.links import within
+from tests.unit.adapters.mcp.mock_server import answer_to, sending_to
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.transports.http import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.transports.http import BoundedTransport
+from toolhub_service.adapters.mcp.wire.messages import origin_of
 
 URL = "https://mcp.example/mcp"
 AS = "https://login.example"
@@ -72,12 +74,12 @@ class AuthHarness:
 
 def transport(world: AuthHarness, *, token_url: str = "", origins: tuple[str, ...] = (URL, AS)) -> AuthorizedTransport:
     allowed = frozenset(origin_of(httpx2.URL(url)) for url in origins)
-    bounded = BoundedTransport(httpx2.MockTransport(world), allowed, 10_000, lambda _: None)
+    bounded = BoundedTransport(sending_to(world), allowed, 10_000, lambda _: None)
     return AuthorizedTransport(bounded, Tokens(OAuthTerms("hub", SECRET, token_url), URL))
 
 
 async def post(client: AuthorizedTransport) -> int:
-    return (await client.handle_async_request(httpx2.Request("POST", URL, content=b"{}"))).status_code
+    return (await answer_to(client, httpx2.Request("POST", URL, content=b"{}"))).status_code
 
 
 async def test_a_token_is_had_before_the_first_request_where_its_url_is_known() -> None:
@@ -105,7 +107,7 @@ async def test_the_token_endpoint_is_discovered_from_the_server_and_gets_the_res
 async def test_headers_of_a_source_do_not_reach_the_token_endpoint() -> None:
     world = AuthHarness()
     request = httpx2.Request("POST", URL, headers={"x-team": "core"}, content=b"{}")
-    assert (await transport(world).handle_async_request(request)).status_code == 200
+    assert (await answer_to(transport(world), request)).status_code == 200
     (asked,) = world.asked("/token")
     assert "x-team" not in asked.headers
     assert world.asked("/mcp")[-1].headers["x-team"] == "core"
@@ -271,4 +273,4 @@ def test_the_answer_of_an_unauthorized_request_is_a_json_rpc_error() -> None:
 
 
 async def _body(client: AuthorizedTransport) -> bytes:
-    return await (await client.handle_async_request(httpx2.Request("POST", URL))).aread()
+    return await (await answer_to(client, httpx2.Request("POST", URL))).aread()

@@ -22,9 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.unit.adapters.mcp.login.test_client_credentials import AS, URL, AuthHarness, post
+from tests.unit.adapters.mcp.mock_server import sending_to
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.login.client_key import ASSERTION_TYPE, ClientKey
+from toolhub_service.adapters.mcp.transports.http import BoundedTransport
+from toolhub_service.adapters.mcp.wire.messages import place_of
 
 TOKEN_URL = f"{AS}/token"
 P256 = ec.generate_private_key(ec.SECP256R1())
@@ -68,7 +71,10 @@ class SignedAuthHarness(AuthHarness):
 
 def signing(world: AuthHarness, *, token_url: str = "", audience: str = "") -> AuthorizedTransport:
     oauth = OAuthTerms("hub", token_url=token_url, private_key=KEY, audience=audience)
-    return AuthorizedTransport(httpx2.MockTransport(world), Tokens(oauth, URL))
+    bounded = BoundedTransport(
+        sending_to(world), frozenset(place_of(url).origin for url in (URL, AS)), 10_000, lambda _: None
+    )
+    return AuthorizedTransport(bounded, Tokens(oauth, URL))
 
 
 async def test_a_client_with_a_key_shows_an_assertion_for_the_issuer_that_was_discovered() -> None:

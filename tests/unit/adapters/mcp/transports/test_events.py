@@ -11,9 +11,11 @@ import httpx2
 import pytest
 
 from toolhub_service.adapters.mcp.failures import Breakage
-from toolhub_service.adapters.mcp.requests import Exchange
 from toolhub_service.adapters.mcp.transports.events import LINES_A_TURN, BoundedEvents
 from toolhub_service.adapters.mcp.transports.repairs import take_remarks
+from toolhub_service.adapters.mcp.transports.sdk_transport import response_of
+from toolhub_service.adapters.mcp.wire.exchanges import Exchange
+from toolhub_service.adapters.mcp.wire.messages import Answer
 from toolhub_service.egress.bodies import decoder_of
 from toolhub_service.egress.framing import Pace
 
@@ -36,7 +38,7 @@ class StreamHarness:
             self.pulled += 1
             return next(pieces, b"")
 
-        async def close() -> None: ...
+        def close() -> None: ...
 
         def flooded() -> None:
             self.floods += 1
@@ -50,7 +52,7 @@ class StreamHarness:
 
     async def messages(self) -> list[Any]:
         """The messages as the SDK's own parser reads them."""
-        response = httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=self.events)
+        response = response_of(Answer(200, [(b"content-type", b"text/event-stream")], events=self.events))
         response.request = httpx2.Request("POST", "http://a.example")
         return [json.loads(each.data) async for each in httpx2.EventSource(response, max_event_size=None) if each.data]
 

@@ -27,8 +27,10 @@ from tests.unit.adapters.mcp.links import (
     until,
     within,
 )
+from tests.unit.adapters.mcp.mock_server import answer_to, sending_to
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
-from toolhub_service.adapters.mcp.transports.http import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.transports.http import BoundedTransport
+from toolhub_service.adapters.mcp.wire.messages import origin_of
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.sections.source_config import ClientTls
 
@@ -180,13 +182,12 @@ async def test_an_origin_that_is_not_named_is_not_dialled() -> None:
         dialled.append(str(request.url))
         return httpx2.Response(200, json={})
 
-    inner = httpx2.MockTransport(answer)
     origins = frozenset({origin_of(httpx2.URL("https://a.example/mcp"))})
-    transport = BoundedTransport(inner, origins, 1_000, lambda _: None)
+    transport = BoundedTransport(sending_to(answer), origins, 1_000, lambda _: None)
     for url in ("https://a.example:444/", "http://a.example/", "https://b.example/", "https://a.example.b.example/"):
-        response = await transport.handle_async_request(httpx2.Request("GET", url))
+        response = await answer_to(transport, httpx2.Request("GET", url))
         assert orjson.loads(await response.aread())["error"]["data"]["breakage"] == "REFUSED"
-    assert (await transport.handle_async_request(httpx2.Request("GET", "https://A.example:443/x"))).status_code == 200
+    assert (await answer_to(transport, httpx2.Request("GET", "https://A.example:443/x"))).status_code == 200
     assert dialled == ["https://a.example/x"]
 
 
