@@ -85,7 +85,9 @@ class Offer:
     def tool_of(self, name: str) -> str:
         """Return the tool that a client names by its listed name, by that of any other export, or by the catalog's."""
         known = self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else "")
-        return known or self._names_given.tool_of(name) or self._of_silent_source(name)
+        if not known and "/" not in name:
+            known = self._names_given.tool_of(name)
+        return known or self._of_silent_source(name)
 
     def tool_to_call(self, principal: Principal, name: str) -> str:
         """Return the tool as `tool_of`; one that the principal may not know of by `name` itself, if the pipeline finds

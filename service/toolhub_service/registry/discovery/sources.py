@@ -32,6 +32,7 @@ from toolhub_service.registry.discovery.source_controller import (
     Wait,
     wait_for_event,
 )
+from toolhub_service.registry.export.names_given import possible_names
 
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
@@ -156,10 +157,10 @@ class Sources:
         return await _were_tried(controllers, timeout_s)
 
     async def await_reading_of(self, tool: str) -> None:
-        """Wait until the source of a tool of that full name has been read, or has failed, for the first time in this
-        process; no longer than a reading may take, and not at all later on."""
-        own = self._controllers.get(tool.partition("/")[0])
-        await _were_tried([] if own is None else [own], self._timeout_s)
+        """Wait until the source of a tool of that full or exported name has been read, or has failed, for the first
+        time in this process; no longer than a reading may take, and not at all later on."""
+        sources = {name.partition("/")[0] for name in (tool, *possible_names(tool))}
+        await _were_tried([self._controllers[name] for name in sources if name in self._controllers], self._timeout_s)
 
     async def await_readings_for(self, tool: str) -> None:
         """As `await_reading_of`; for a tool that replays its calls, whichever tools they name, until all sources have

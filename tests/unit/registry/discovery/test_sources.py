@@ -103,6 +103,21 @@ async def test_a_job_is_kept_waiting_for_its_own_source_and_by_its_calls_for_all
     await waits[1]
 
 
+@pytest.mark.parametrize("name", ["files/read", "files__read", "files__read_3f2a91bc"])
+async def test_a_submission_waits_for_the_source_of_a_full_or_exported_name(new_harness: NewHarness, name: str) -> None:
+    harness, files = new_harness(), ScriptedSource("files", READ)
+    files.gate.clear()
+    harness.sources.add(files)
+    await harness.sources.start()
+    waiting = asyncio.create_task(harness.sources.await_reading_of(name))
+    for other in ("file__read", "__read"):
+        await harness.sources.await_reading_of(other)
+    assert not waiting.done()
+    files.gate.set()
+    await waiting
+    assert harness.state("files/read") is ToolState.ACTIVE
+
+
 async def test_a_job_waits_for_a_source_no_longer_than_a_reading_may_take(new_harness: NewHarness) -> None:
     harness, silent = new_harness(timeout_s=0.01), ScriptedSource("silent", READ)
     silent.gate.clear()
