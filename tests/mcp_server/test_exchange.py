@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.runner import serve_one
 
 from tests.mcp_server.mcp_hub import HeldTool, McpHub, mcp_hub
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import Annotations
+from toolhub_service.mcp_server.http import exchange as short_way
 from toolhub_service.mcp_server.http import serving
 from toolhub_service.mcp_server.http.admission import AdmissionTerms
 from toolhub_service.mcp_server.http.exchange import Exchange
@@ -80,16 +82,12 @@ VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 1.0, 0.1, 1e300, 2**53 + 1, 2**70, "", "ü€😀\u2028\u0000", "</script>"),
     *([], {}, [None], {"a": None, "b": [{"c": None}]}, {"$artifact": "none"}, [[[[1]]]], "x" * 40_000),
 )
-PLAIN: tuple[dict[str, Any], ...] = (
+CALLS: tuple[dict[str, Any], ...] = (
     call(),
     *(call(arguments={"value": value}) for value in VALUES),
     *({**call(), "id": each} for each in (0, -7, 2**60, "", "ü", "a b")),
-    call(arguments=None),
     call(arguments={}),
     call(arguments={"wrong": 1}),
-    call(arguments=[]),
-    call(arguments=[1]),
-    call(arguments="text"),
     call("held/echo.any"),
     call("core__util_time_now"),
     call("nothing"),
@@ -100,21 +98,29 @@ PLAIN: tuple[dict[str, Any], ...] = (
     call(ASKED, {"text": "a", "algorithm": "sha256"}),
     call(ASKED, {"text": "b"}, with_meta(**{META + "clientCapabilities": {"elicitation": {}}})),
     call(ASKED, {"text": "c"}, with_meta(**{META + "clientCapabilities": {"elicitation": {"url": {}}}})),
+    call(meta=with_meta(**{META + "clientInfo": None})),
+    call(meta=with_meta(**{META + "clientInfo": {"name": "n" * 500, "version": "\u0007", "title": "t"}})),
+    call(meta=with_meta(**{META + "clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}})),
+    call(meta=with_meta(traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01", toolhub__purpose="why")),
+    call(meta=with_meta(toolhub__request_id="r1", toolhub__session_id="s", vendor__thing={"a": [1]})),
+    call(meta=with_meta(toolhub__idempotency_key=7)),
+    call(meta=with_meta(**{META + "clientCapabilities": {"experimental": {"a": {"b": 2**70, "c": 1e300}}}})),
+)
+OF_KERNEL: tuple[dict[str, Any], ...] = (
+    call(arguments=None),
+    call(arguments=[]),
+    call(arguments=[1]),
+    call(arguments="text"),
     call(unknown={"a": 1}),
     call(inputResponses={"approval": {"action": "accept"}}),
     call(inputResponses=7),
     call(requestState="v1.forged"),
     call(requestState=7),
     call(task={"ttl": 1}),
-    call(meta=with_meta(**{META + "clientInfo": None})),
     call(meta=with_meta(**{META + "clientInfo": {"name": "no version"}})),
-    call(meta=with_meta(**{META + "clientInfo": {"name": "n" * 500, "version": "\u0007", "title": "t"}})),
     call(meta=with_meta(**{META + "clientInfo": "wrong"})),
     call(meta=with_meta(**{META + "clientCapabilities": None})),
     call(meta=with_meta(**{META + "clientCapabilities": 1})),
-    call(meta=with_meta(**{META + "clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}})),
-    call(meta=with_meta(traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01", toolhub__purpose="why")),
-    call(meta=with_meta(toolhub__request_id="r1", toolhub__session_id="s", vendor__thing={"a": [1]})),
     call(meta=with_meta(toolhub__idempotency_key=7, progress_token=1)),
     *(asked(method) for method in ("tools/list", "server/discover", "resources/list", "resources/templates/list")),
     asked("tools/list", cursor="core/fs"),
@@ -221,7 +227,14 @@ async def answer(port: int, request: bytes) -> bytes:
 async def test_each_answer_is_byte_for_byte_that_of_the_sdks_transport(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed_on = []
+    passed_on: list[int] = []
+    of_kernel: list[Any] = []
+
+    async def counted_kernel(server: Any, outbound: Any, method: str, params: Any, **more: Any) -> dict[str, Any]:
+        of_kernel.append(params)
+        return await serve_one(server, outbound, method, params, **more)
+
+    monkeypatch.setattr(short_way, "serve_one", counted_kernel)
 
     def counted(server: Any, inner: Any) -> Exchange:
         async def app(*args: Any) -> None:
@@ -243,7 +256,10 @@ async def test_each_answer_is_byte_for_byte_that_of_the_sdks_transport(
             assert ours == theirs, request
             return len(passed_on) == before
 
-        assert [body for body in PLAIN if not await compared(posted(body))] == []
+        assert [body for body in CALLS if not await compared(posted(body))] == []
+        assert of_kernel == []
+        assert [body for body in OF_KERNEL if not await compared(posted(body))] == []
+        assert of_kernel == [body["params"] for body in OF_KERNEL]
         # What is no message at all is refused before either way.
         is_json = [(b"content-type", b"application/json")]
         refused = [body for body in OTHER if find_malformed(is_json, body) is not None]

@@ -1,11 +1,10 @@
-"""Where requests of HTTP/1.1 begin and end on a connection, checked before any parser reads them (RFC 9112).
+"""Reads requests of HTTP/1.1 from the bytes of a connection, strictly, and one at a time (RFC 9112).
 
 Two readers that see different boundaries let a caller smuggle a request past one of them: a proxy that checks, a log, a
 limit. So whatever could be read in two ways is refused, and the connection closed, although some of it may be
 tolerated: both Content-Length and Transfer-Encoding, either of them twice, a bare CR or LF, folded lines, blanks before
-a colon, other codings than `chunked`, versions other than 1.0 and 1.1. A parser behind this check sees whole, strict
-heads only, one request at a time, and one chunk for each piece of a body: chunk extensions and trailers are checked and
-dropped. The rules are here, and hold for whichever parser follows.
+a colon, other codings than `chunked`, versions other than 1.0 and 1.1. Chunk extensions and trailers are checked and
+dropped. No other parser of the hub reads a request after this one.
 
 Sources: RFC 9112 §2.2, §2.3, §3, §5, §6, §7.1; RFC 9110 §5.5, §7.2; CWE-444.
 """
@@ -47,10 +46,26 @@ class RequestRefused(Exception):
         self.message = message
 
 
-class _Head(NamedTuple):
+class RequestHead(NamedTuple):
+    method: str
+    target: bytes
+    """A path with its query, of visible ASCII."""
+    version: str
+    """`1.0` or `1.1`."""
+    fields: list[tuple[bytes, bytes]]
+    """Names in lower case, values without blanks around them."""
     length: int
     """Bytes of the body, if it is not chunked."""
     is_chunked: bool
+
+
+class Arrived(NamedTuple):
+    """What has arrived of a request."""
+
+    head: RequestHead | None
+    """None: it came before, or is not whole."""
+    content: bytes
+    """The next part of its body, without framing."""
 
 
 class RequestFraming:
@@ -58,7 +73,8 @@ class RequestFraming:
 
     def __init__(self) -> None:
         self._held = bytearray()
-        """What has arrived and was not passed on."""
+        """What has arrived and was not read."""
+        self._arrived: RequestHead | None = None
         self._searched = 0
         self._left = 0
         """Bytes of the body, or of the chunk, that are to come."""
@@ -82,15 +98,16 @@ class RequestFraming:
         """Bytes that wait for the end of a head, or for `go_on`."""
         return len(self._held)
 
-    def take(self, data: bytes) -> bytes:
-        """Return what may be passed on to a parser. Raises RequestRefused."""
+    def take(self, data: bytes) -> Arrived:
+        """Return what of the request is there now. Raises RequestRefused."""
         self._held += data
-        passed = bytearray()
-        while self._state(passed):
+        self._arrived = None
+        content = bytearray()
+        while self._state(content):
             pass
-        return bytes(passed)
+        return Arrived(self._arrived, bytes(content))
 
-    def go_on(self) -> bytes:
+    def go_on(self) -> Arrived:
         """Begin the next request: as `take`, of what was held meanwhile."""
         if self.is_whole:
             self._state = self._head
@@ -98,19 +115,18 @@ class RequestFraming:
 
     # Each state reads what it can, and returns whether the next one has something to read.
 
-    def _nothing(self, passed: bytearray) -> bool:
+    def _nothing(self, content: bytearray) -> bool:
         return False
 
-    def _head(self, passed: bytearray) -> bool:
+    def _head(self, content: bytearray) -> bool:
         end = self._held.find(b"\r\n\r\n", max(0, self._searched - 3))
         if end < 0:
             self._check_unfinished()
             return False
-        raw = bytes(self._held[:end])
         if end > HEAD_MAX_BYTES:
             raise _head_too_large()
-        head = check_head(raw)
-        self._pass_on(passed, end + 4)
+        head = self._arrived = read_head(bytes(self._held[:end]))
+        del self._held[: end + 4]
         self._searched = 0
         self._left, self._is_in_chunk = head.length, False
         self._chunks_left, self._trailers_left = _CHUNKS_FREE * _BYTES_A_CHUNK, _TRAILERS_MAX_BYTES
@@ -124,17 +140,18 @@ class RequestFraming:
             raise _head_too_large()
         self._searched = len(self._held)
 
-    def _body(self, passed: bytearray) -> bool:
-        taken = min(self._left, len(self._held))
-        self._pass_on(passed, taken)
-        self._left -= taken
+    def _body(self, content: bytearray) -> bool:
+        taken = self._held[: self._left]
+        content += taken
+        del self._held[: len(taken)]
+        self._left -= len(taken)
         if not self._left:
             self._state = self._nothing
         return False
 
-    def _chunks(self, passed: bytearray) -> bool:
-        """Every chunk that is here, passed on as one."""
-        content, at = bytearray(), 0
+    def _chunks(self, content: bytearray) -> bool:
+        """Read the content of every chunk that is here."""
+        at = 0
         while True:
             taken = self._held[at : at + self._left]
             content += taken
@@ -151,8 +168,6 @@ class RequestFraming:
                 self._state = self._trailers
                 break
         del self._held[:at]
-        if content:
-            passed += b"%x\r\n" % len(content) + content + b"\r\n"
         return self._state == self._trailers
 
     def _begin_chunk(self, line: bytes) -> bool:
@@ -183,77 +198,76 @@ class RequestFraming:
             raise RequestRefused(400, _BARE_END)
         return end - 1
 
-    def _trailers(self, passed: bytearray) -> bool:
+    def _trailers(self, content: bytearray) -> bool:
         """Fields behind the last chunk: checked and dropped."""
         while (end := self._line_end(0)) >= 0:
             line = bytes(self._held[:end])
             del self._held[: end + 2]
             self._trailers_left -= end + 2
             if not line:
-                passed += b"0\r\n\r\n"
                 self._state = self._nothing
                 return False
             if self._trailers_left < 0 or _FIELD.fullmatch(line) is None:
                 raise RequestRefused(400, "The trailers behind the body are invalid. Leave them out.")
         return False
 
-    def _pass_on(self, passed: bytearray, count: int) -> None:
-        passed += self._held[:count]
-        del self._held[:count]
-
 
 def _head_too_large() -> RequestRefused:
     return RequestRefused(431, f"The head of the request is larger than {HEAD_MAX_BYTES:,} bytes.")
 
 
-def check_head(raw: bytes) -> _Head:
-    """Return how the body is framed. `raw`: the head without its last CR LF CR LF. Raises RequestRefused."""
+def read_head(raw: bytes) -> RequestHead:
+    """Read a head. `raw`: without its last CR LF CR LF. Raises RequestRefused."""
     if _BARE.search(raw):
         raise RequestRefused(400, _BARE_END)
     first, *lines = raw.split(b"\r\n")
-    version = _check_request_line(first)
+    method, target, version = _read_request_line(first)
     if len(lines) > FIELDS_MAX:
         raise RequestRefused(431, f"The request has more than {FIELDS_MAX} header fields.")
+    fields: list[tuple[bytes, bytes]] = []
     framing: dict[bytes, bytes] = {}
     for line in lines:
         field = _FIELD.fullmatch(line)
         if field is None:
             raise RequestRefused(400, _FOLDED if line[:1] in b" \t" else _NO_FIELD)
-        name = field[1].lower()
+        name, value = field[1].lower(), field[2].strip(b" \t")
         if name in _FRAMING:
             if name in framing:
                 raise RequestRefused(400, f"The request has several {name.decode()} fields. Send one.")
-            framing[name] = field[2].strip(b" \t")
+            framing[name] = value
+        fields.append((name, value))
     host = framing.get(b"host")
-    if _HOST.fullmatch(host or b"") is None or (host is None and version == b"1.1"):
+    if _HOST.fullmatch(host or b"") is None or (host is None and version == "1.1"):
         raise RequestRefused(400, "The request needs one Host field, with one name or address.")
-    return _framing_of(framing.get(b"content-length"), framing.get(b"transfer-encoding"), version)
+    length = _read_length(framing.get(b"content-length"), framing.get(b"transfer-encoding"), version)
+    return RequestHead(method, target, version, fields, length or 0, is_chunked=length is None)
 
 
-def _check_request_line(line: bytes) -> bytes:
-    """Return the version."""
+def _read_request_line(line: bytes) -> tuple[str, bytes, str]:
+    """Return (method, target, version)."""
     parts = _REQUEST_LINE.fullmatch(line)
     if parts is None:
         raise RequestRefused(400, "The first line is no request. Write `METHOD PATH HTTP/1.1`, with single blanks.")
-    version = parts[3]
-    if version not in (b"1.0", b"1.1"):
-        raise RequestRefused(505, f"This port speaks HTTP/1.1, not HTTP/{version.decode()}.")
+    version = parts[3].decode()
+    if version not in ("1.0", "1.1"):
+        raise RequestRefused(505, f"This port speaks HTTP/1.1, not HTTP/{version}.")
     if _TARGET.fullmatch(parts[2]) is None:
         raise RequestRefused(400, "The target of a request is a path that begins with `/`, in ASCII.")
-    return version
+    return parts[1].decode(), parts[2], version
 
 
-def _framing_of(length: bytes | None, coding: bytes | None, version: bytes) -> _Head:
+def _read_length(length: bytes | None, coding: bytes | None, version: str) -> int | None:
+    """Return the bytes of the body; None when it is chunked."""
     if coding is None:
         if length is None:
-            return _Head(0, is_chunked=False)
+            return 0
         if _LENGTH.fullmatch(length) is None:
             raise RequestRefused(400, "Content-Length is no number. Send the body's size in bytes, in decimal digits.")
-        return _Head(int(length), is_chunked=False)
+        return int(length)
     if length is not None:
         raise RequestRefused(400, "The request has Content-Length and Transfer-Encoding. Send one of them.")
-    if version == b"1.0":
+    if version == "1.0":
         raise RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding. Send Content-Length.")
     if coding.lower() != b"chunked":
         raise RequestRefused(501, "This port reads no other Transfer-Encoding than `chunked`. Leave others out.")
-    return _Head(0, is_chunked=True)
+    return None

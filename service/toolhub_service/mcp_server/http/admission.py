@@ -45,8 +45,6 @@ _METHODS: Final = frozenset({"POST", "GET", "DELETE"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AT_ONCE_BYTES: Final = 32 * 1024
 _RETRY_S: Final = 1.0
-# A response of which the client takes nothing for so long is aborted.
-_SEND_STALL_S: Final = 60.0
 _JSON: Final = (b"content-type", b"application/json")
 _INVALID_REQUEST: Final = -32600
 _PARSE_ERROR: Final = -32700
@@ -248,7 +246,7 @@ class Admission:
                 finally:
                     self.sessions.mark_used(principal.id, _session(scope["headers"]), _now_s())
             else:
-                await self._inner(scope, receive, _Sending(send))
+                await self._inner(scope, receive, send)
 
     def _pace_disconnects(self, receive: Receive, principal: Principal) -> Receive:
         """Connections cut off at once are released one per loop iteration: each costs as much as serving."""
@@ -354,7 +352,7 @@ def _now_s() -> float:
 
 
 class _Sending:
-    """Passes messages on, and aborts when nobody takes them."""
+    """Passes messages on, and can end what they have begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -362,11 +360,7 @@ class _Sending:
 
     async def __call__(self, message: Message) -> None:
         self._is_open = bool(message["type"] == "http.response.start" or message.get("more_body", False))
-        try:
-            async with asyncio.timeout(_SEND_STALL_S):
-                await self._send(message)
-        except TimeoutError as stalled:
-            raise OSError("the client takes nothing of its answer") from stalled
+        await self._send(message)
 
     async def end(self) -> None:
         """End the stream here, as a complete one."""

@@ -44,6 +44,7 @@ from toolhub_service.mcp_server.http.admission import (
     Scope,
     Send,
 )
+from toolhub_service.mcp_server.plain_calls import METHOD, PlainCalls
 from toolhub_service.schema import canonical_json
 
 _LISTEN: Final = LISTEN_METHOD.decode()
@@ -77,6 +78,7 @@ class Exchange:
         self._server = server
         self._inner = inner
         self._ping_s = ping_s
+        self._calls = PlainCalls(server)
         self._running: dict[tuple[str, bytes, str], _Running] = {}
         """Running requests of the older protocol, by principal, session and id."""
         self._mirrored: dict[str, tuple[Any, bool]] = {}
@@ -170,15 +172,19 @@ class Exchange:
     async def _serve_request(
         self, request_id: str | int, method: str, params: dict[str, Any], request: Request
     ) -> tuple[int, str]:
-        meta = params["_meta"]
-        connection = Connection.from_envelope(
-            LATEST_MODERN_VERSION, meta.get(CLIENT_INFO_META_KEY), meta[CLIENT_CAPABILITIES_META_KEY]
-        )
         outbound: Any = _Outbound(request_id, request)
+        connection = self._calls.connection_of(params) if method == METHOD else None
         try:
-            result = await serve_one(
-                self._server, outbound, method, params, connection=connection, lifespan_state=_LIFESPAN
-            )
+            if connection is not None:
+                result = await self._calls.answer(connection, outbound, params, request)
+            else:
+                meta = params["_meta"]
+                connection = Connection.from_envelope(
+                    LATEST_MODERN_VERSION, meta.get(CLIENT_INFO_META_KEY), meta[CLIENT_CAPABILITIES_META_KEY]
+                )
+                result = await serve_one(
+                    self._server, outbound, method, params, connection=connection, lifespan_state=_LIFESPAN
+                )
         except Exception as failure:  # noqa: BLE001 - the SDK tells which of them is said how
             error = modern_error_data(failure)
             message = JSONRPCError(jsonrpc="2.0", id=request_id, error=error)

@@ -1,6 +1,6 @@
 """The port of the MCP endpoint: bound when the hub starts, served from the first connection on.
 
-The SDK and its web server take a second and tens of megabytes to load. A hub without MCP clients pays for neither; the
+The SDK takes a second and tens of megabytes to load. A hub without MCP clients pays for neither; the
 first client waits in the socket's queue meanwhile.
 """
 
@@ -34,7 +34,7 @@ NOT_INSTALLED: Final = "not served: toolhub extras install mcp"
 
 def is_installed() -> bool:
     """Return whether the extra `mcp` is installed."""
-    return all(find_spec(name) is not None for name in ("mcp", "uvicorn", "starlette"))
+    return all(find_spec(name) is not None for name in ("mcp", "starlette"))
 
 
 class Listener:
