@@ -155,6 +155,11 @@ class Calling:
             idempotency_key=id_of(context, "idempotency_key"),
         )._replace(client=client)
 
+    def may_ask_client(self, name: str) -> bool:
+        """Return whether the server of the tool, if it has one, may make any request of the client during a call."""
+        spec = self._engine.catalog.get(self._offer.tool_of(name))
+        return spec is None or bool(self._engine.relays(spec.source))
+
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
         """Return a CallToolResult, an InputRequiredResult when a person must act first, or a CreateTaskResult."""
         if came_back is not None:

@@ -68,7 +68,9 @@ def client_of(context: Context) -> str:
         return ""
     named = f"{asked.client_info.name} {asked.client_info.version}"
     # It becomes a label of the audit log and a line for people: no control characters, and bounded.
-    return "".join(char for char in named if char.isprintable())[:_WORD_MAX_CHARS].strip()
+    if not named.isprintable():
+        named = "".join(char for char in named if char.isprintable())
+    return named[:_WORD_MAX_CHARS].strip()
 
 
 def context_of(context: Context, principal: Principal, session_id: str) -> ExecContext:

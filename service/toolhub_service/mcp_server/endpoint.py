@@ -261,9 +261,11 @@ class Endpoint:
         if len(params.name) > _NAME_MAX_CHARS or has_controls(params.name):
             message = "No tool has a name as long as this, or with control characters. Take one from the list of tools."
             return error_to_dict(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
-        level = str(dict(context.meta or {}).get(LOG_LEVEL_META_KEY, ""))
-        client = self._calling.relay.client(context, session_id, level, {} if came_back else given)
         own = self._own_tools.get(params.name)
+        client = None
+        if own is not None or self._calling.may_ask_client(params.name):
+            level = str(dict(context.meta or {}).get(LOG_LEVEL_META_KEY, ""))
+            client = self._calling.relay.client(context, session_id, level, {} if came_back else given)
         if own is not None:
             asked = Asked(context, principal, session_id, came_back, client)
             return await self._own_tools.run(own, params.arguments or {}, asked)
