@@ -244,7 +244,9 @@ class HttpConnection(asyncio.Protocol):
             self._expect_rest()
             return
         self._close_after(_KEEP_ALIVE_S, self._close)
-        if self._going_on is None:
+        if not self._framing.held_bytes:
+            self._framing.go_on()
+        elif self._going_on is None:
             self._going_on = self._loop.call_soon(self._go_on, context=self._context)
 
     def _close(self) -> None:
