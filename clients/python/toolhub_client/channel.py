@@ -6,12 +6,12 @@ import asyncio
 import math
 import os
 import random
+import sys
 import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -22,19 +22,11 @@ from toolhub_client.errors import Reason
 from toolhub_client.failures import (
     HubError,
     HubUnavailable,
-    connection_problem,
     deadline_exceeded,
     hub_error,
     unavailable,
 )
-
-try:
-    from opentelemetry.propagate import inject
-except ImportError:  # tracing is the application's choice
-
-    def inject(carrier: dict[str, str]) -> None:  # type: ignore[misc]  # the other has options that are not used here
-        """Without OpenTelemetry there is no trace to carry on."""
-
+from toolhub_client.problems import explain
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_PORT = 50051
@@ -56,6 +48,8 @@ class PlaintextCredentialWarning(UserWarning):
 
 def client_version() -> str:
     """The version of this package; `0` where it runs from a folder that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and needed by a channel only
+
     for package in ("toolhub-client", "tool-hub"):
         try:
             return version(package)
@@ -67,7 +61,6 @@ def client_version() -> str:
 OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
     # What is retried is decided in `Connection.unary`, in one place; grpc goes on resending what never left it.
-    ("grpc.primary_user_agent", f"toolhub-python/{client_version()}"),
     # A connection that swallows everything is noticed after 40 s, also while a call waits for its answer.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -92,7 +85,7 @@ class Target:
 
     def open(self, options: Sequence[tuple[str, str | int]] = ()) -> grpc.aio.Channel:
         """The channel. grpc connects when the first RPC is made. Warns of a key that others can read on its way."""
-        settings = [*OPTIONS, *options]
+        settings = [*OPTIONS, ("grpc.primary_user_agent", f"toolhub-python/{client_version()}"), *options]
         if self.credentials is not None:
             return grpc.aio.secure_channel(self.address, self.credentials, options=settings)
         if self.api_key and not _is_local(self.address):
@@ -224,7 +217,11 @@ class Connection:
 
     def _metadata(self) -> Sequence[tuple[str, str]]:
         carrier: dict[str, str] = {}
-        inject(carrier)
+        # Tracing is the application's choice: where it has not imported OpenTelemetry there is no trace to carry on.
+        if "opentelemetry.trace" in sys.modules:
+            from opentelemetry.propagate import inject
+
+            inject(carrier)
         key = self._api_key() if callable(self._api_key) else self._api_key
         return (*((("authorization", f"Bearer {key}"),) if key else ()), *carrier.items())
 
@@ -242,7 +239,7 @@ class Connection:
         except TimeoutError as late:
             if (details := await self._problem(min(_PROBLEM_S, waited_s))) is None:
                 return
-            why = connection_problem(details, is_encrypted=self._is_encrypted)
+            why = explain(details, is_encrypted=self._is_encrypted)
             tls = "speak TLS" if self._is_encrypted else "want TLS (https://)"
             asked = f"No hub answered within {waited_s:.3g} s. Is it running, and does it {tls}?"
             raise unavailable(self.address, why or asked, details) from late

@@ -208,22 +208,6 @@ def _made_here(code: grpc.StatusCode, why: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, nothing, nothing, details=why)
 
 
-def connection_problem(details: str, *, is_encrypted: bool) -> str:
-    """Why there is no connection to a server that is there, by gRPC's words; empty: they do not say."""
-    if "WRONG_VERSION_NUMBER" in details:
-        return "The server does not use TLS: leave out https:// and TOOLHUB_CA_FILE."
-    if "certificate has expired" in details or "certificate is not yet valid" in details:
-        return "The server's certificate has expired or is not valid yet: it must be renewed, or a clock is wrong."
-    if "CERTIFICATE_VERIFY_FAILED" in details or "BAD_SIGNATURE" in details:
-        return "The server's certificate is not trusted: give the CA that signed it as ca_file (TOOLHUB_CA_FILE)."
-    if "Hostname Verification" in details:
-        return "The server's certificate is for another host name: use one that the certificate contains."
-    if "Socket closed" in details or "connection attempt timed out before receiving SETTINGS" in details:
-        wants = "a client certificate (cert_file and key_file)" if is_encrypted else "TLS (https://, ca_file)"
-        return f"The server closes the connection: it probably wants {wants}."
-    return ""
-
-
 def _details(error: grpc.RpcError) -> Sequence[Any]:
     call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
     for key, value in call.trailing_metadata() or ():

@@ -124,7 +124,7 @@ class _Runner:
         except grpc.RpcError as error:
             code, message, reason = status_of(error)
             kind = _KINDS.get(code, ErrorKind.EXECUTION_ERROR)
-            if is_lost(code, message, reason):
+            if is_lost(code, reason, error):
                 kind = ErrorKind.OUTCOME_UNKNOWN
                 happened = lost_text(self.connection.hub.address, code)
                 message = f"{happened} The call may have had its effect: find out before you repeat it."

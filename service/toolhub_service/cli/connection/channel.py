@@ -26,6 +26,7 @@ _SCHEMES: Final = {
 }
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _ABSENT: Final = "No hub answers at"
+_UNRESOLVED: Final = "Cannot resolve host"
 _PROBE_TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -35,8 +36,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _HOST_AND_PORT: Final = re.compile(r"[^\s]+:0*(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])")
-_DATED: Final = re.compile("certificate (?:has expired|is not yet valid)")
-_NOT_TRUSTED: Final = re.compile(r"(?:CERTIFICATE_VERIFY_FAILED|BAD_SIGNATURE): ([^:]+)")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -160,45 +159,43 @@ def endpoint(
 
 def unreachable_text(hub: Endpoint, details: str) -> str:
     """Return the meaning of gRPC's `details` of UNAVAILABLE, and what to do."""
-    address = hub.address
-    if "address lookup failed" in details or "DNS resolution failed" in details:
-        return f"Cannot resolve host {hub.host}. Give the hub's address with --address HOST:PORT."
-    if "http1.x" in details:
-        return (
-            f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not the "
-            "port of its metrics."
-        )
-    if text := _handshake_text(address, details):
-        return text
+    from toolhub_client.problems import Problem, diagnose  # needed by commands that fail only
+
+    address, found = hub.address, diagnose(details)
+    match found.problem:
+        case Problem.UNRESOLVED:
+            return f"{_UNRESOLVED} {hub.host}. Give the hub's address with --address HOST:PORT."
+        case Problem.NO_HUB:
+            return (
+                f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not "
+                "the port of its metrics."
+            )
+        case Problem.PLAINTEXT:
+            return (
+                f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE; "
+                "a context is changed with `toolhub context add NAME --replace --no-tls`."
+            )
+        case Problem.OUT_OF_DATE:
+            return (
+                f"The {found.words} at {address}: who runs the hub must renew it. Or the clock of this machine is "
+                f"wrong: it says {time.strftime('%Y-%m-%d %H:%M')}."
+            )
+        case Problem.NOT_TRUSTED:
+            why = f" ({found.words})" if found.words else ""
+            return (
+                f"The certificate of {address} is not trusted{why}. Give the CA that signed it with --ca-file or "
+                "TOOLHUB_CA_FILE."
+            )
+        case Problem.OTHER_NAME:
+            return (
+                f"The certificate of {address} is for another host name. Use a host name that the certificate contains."
+            )
+        case Problem.HANDSHAKE:
+            return f"The TLS handshake with {address} failed: {found.words}"
     # Tested by a separate handshake, because gRPC reports the same for a hub that requires TLS and for no hub.
-    if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
+    if found.problem is not Problem.REFUSED and not address.startswith("unix") and _speaks_tls(hub):
         return _closed_text(hub)
     return f"{_ABSENT} {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
-
-
-def _handshake_text(address: str, details: str) -> str:
-    """Return why TLS with an existing server fails; empty when that is not the cause."""
-    # OpenSSL's texts in gRPC's details are the only place that names a handshake's error.
-    if "WRONG_VERSION_NUMBER" in details:
-        return (
-            f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE; a "
-            "context is changed with `toolhub context add NAME --replace --no-tls`."
-        )
-    if dated := _DATED.search(details):
-        return (
-            f"The {dated[0]} at {address}: who runs the hub must renew it. Or the clock of this machine is wrong: it "
-            f"says {time.strftime('%Y-%m-%d %H:%M')}."
-        )
-    if untrusted := _NOT_TRUSTED.search(details):
-        return (
-            f"The certificate of {address} is not trusted ({untrusted[1]}). Give the CA that signed it with --ca-file "
-            "or TOOLHUB_CA_FILE."
-        )
-    if "Hostname Verification" in details:
-        return f"The certificate of {address} is for another host name. Use a host name that the certificate contains."
-    if "andshake failed" in details:
-        return f"The TLS handshake with {address} failed: {details.rpartition('last error: ')[2]}"
-    return ""
 
 
 def _closed_text(hub: Endpoint) -> str:
@@ -220,7 +217,7 @@ def _closed_text(hub: Endpoint) -> str:
 
 def is_absent(text: str) -> bool:
     """Return whether a text of `unreachable_text` says that no server is there at all."""
-    return text.startswith((_ABSENT, "Cannot resolve"))
+    return text.startswith((_ABSENT, _UNRESOLVED))
 
 
 def _speaks_tls(hub: Endpoint) -> bool:

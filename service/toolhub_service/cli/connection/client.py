@@ -32,26 +32,11 @@ from toolhub_service.cli.connection.hub_options import (
     Given,
     plain,
 )
-from toolhub_service.cli.connection.lost_answers import Sent, is_lost, lost_answer, lost_text
+from toolhub_service.cli.connection.lost_answers import REFUSALS, Sent, is_lost, lost_answer, lost_text
 from toolhub_service.cli.terminal.output import EXIT_REFUSED
 from toolhub_service.guards.foreign_text import on_one_line
 
 _EXIT_UNREACHABLE = 3
-
-# The hub answered and refused. Every other status means that it could not be reached.
-_REFUSALS = frozenset(
-    {
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.ALREADY_EXISTS,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
 
 ANSWER_TIMEOUT_S = 60.0
 
@@ -279,9 +264,10 @@ def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickEx
         return HubUnreachable(unreachable_text(hub, on_one_line(problem)))
     code, details, reason = status_of(error)
     details = on_one_line(details)
-    if is_lost(code, details, reason) and connection.sent.changes:
+    has_lost = is_lost(code, reason, error)
+    if has_lost and connection.sent.changes:
         return lost_answer(hub.address, connection.sent, error)
-    if is_lost(code, details, reason) and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+    if has_lost and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
         text = f"{lost_text(hub.address, code)} Nothing was changed by this command: run it again."
     elif code is grpc.StatusCode.UNAVAILABLE and not reason:
         text = unreachable_text(hub, details)
@@ -302,7 +288,7 @@ def explain_error(connection: Connection, error: grpc.RpcError) -> click.ClickEx
         )
     else:
         text = f"{details} [{reason or code.name}]" if details else code.name
-    kind = HubRefused if code in _REFUSALS else HubUnreachable
+    kind = HubRefused if code in REFUSALS else HubUnreachable
     return kind(text)
 
 

@@ -16,6 +16,20 @@ from google.protobuf.message import Message
 from toolhub_service.guards.foreign_text import on_one_line
 
 EXIT_OUTCOME_UNKNOWN: Final = 4
+# The hub answered and refused. Every other status means that it could not be reached.
+REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
 # Of request messages that change nothing, also when they are sent twice.
 _READS: Final = (
     "Get",
@@ -28,21 +42,6 @@ _READS: Final = (
     "Read",
     "HealthCheck",
     "ToolServiceWatch",
-)
-# gRPC's words for a connection that was never made; it has no other sign.
-_NEVER_SENT: Final = (
-    *("failed to connect", "Failed to connect", "DNS resolution failed", "address lookup failed", "andshake failed"),
-    *("Connection refused", "No such file or directory", "empty address list", "http1.x"),
-)
-# How gRPC reports that a connection broke under an RPC; a hub that fails adds a reason.
-_BROKEN: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-    }
 )
 _CALL_ID: Final = "toolhub-call-id"
 
@@ -65,9 +64,13 @@ class AnswerLost(click.ClickException):
     exit_code = EXIT_OUTCOME_UNKNOWN
 
 
-def is_lost(code: grpc.StatusCode, details: str, reason: str) -> bool:
+def is_lost(code: grpc.StatusCode, reason: str, error: grpc.RpcError) -> bool:
     """Return whether an RPC failed after its request may have been sent, without a word of the hub."""
-    return code in _BROKEN and not reason and not any(words in details for words in _NEVER_SENT)
+    if reason or code in REFUSALS:  # the answer is the hub's
+        return False
+    from toolhub_client.failures import may_have_arrived  # needed by few of the commands that fail
+
+    return may_have_arrived(error)
 
 
 def lost_text(address: str, code: grpc.StatusCode) -> str:
