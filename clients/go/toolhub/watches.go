@@ -3,6 +3,7 @@ package toolhub
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -75,8 +76,11 @@ func (watch watch[Message]) messages(ctx context.Context) iter.Seq2[*Message, er
 // broken says whether a watch that ended so may be begun again.
 func broken(err error) bool {
 	switch status.Code(err) {
-	case codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unavailable, codes.Unknown:
+	case codes.Aborted, codes.Canceled, codes.ResourceExhausted, codes.Unavailable:
 		return true
+	case codes.Internal, codes.Unknown: // said of a connection that breaks, too; a hub that fails adds a reason
+		var failed *HubError
+		return !errors.As(err, &failed) || failed.Reason == ""
 	}
 	return false
 }

@@ -291,3 +291,14 @@ func TestUploadGoesOnWhereItsConnectionBroke(t *testing.T) {
 		t.Errorf("%d bytes, %v", got.Len(), err)
 	}
 }
+
+func TestAHubThatFailsWithAReasonIsNotTakenForABrokenConnection(t *testing.T) {
+	for _, code := range []codes.Code{codes.Internal, codes.Unknown} {
+		if !broken(&HubError{Code: code}) {
+			t.Errorf("%s without a reason is a broken connection", code)
+		}
+		if broken(&HubError{Code: code, Reason: ReasonInternal}) {
+			t.Errorf("%s with a reason would fail again", code)
+		}
+	}
+}

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
 
 import { begunAgain, pauseAfter } from "./connection.js";
+import { HubError } from "./failures.js";
 
 /** How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks. */
 const BROKEN: ReadonlySet<Code> = new Set([
@@ -71,13 +72,18 @@ export async function* watch<Message>(
       if (ended(came)) return;
     } catch (error) {
       signal?.throwIfAborted();
-      if (!BROKEN.has(ConnectError.from(error).code)) throw error;
+      if (!BROKEN.has(ConnectError.from(error).code) || isFailure(error)) throw error;
       broken = error;
     }
     if (came > 0) failed = 1;
     if (failed >= attempts) throw broken;
     await pause(pauseAfter(failed, broken), signal);
   }
+}
+
+/** Whether the hub itself failed, and would again: a connection that breaks is Internal, too, but has no reason. */
+function isFailure(error: unknown): boolean {
+  return error instanceof HubError && error.code === Code.Internal && error.reason !== "";
 }
 
 /** Waits so many milliseconds; throws the reason of a signal that ends it before. */

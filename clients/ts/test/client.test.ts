@@ -3,14 +3,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { create } from "@bufbuild/protobuf";
-import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
 import { Code, ConnectError, type ConnectRouter, type Interceptor } from "@connectrpc/connect";
 
 import { type ErrorKind, ToolErrorSchema } from "../../../gen/ts/toolhub/v1/error_pb.js";
 import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
 import { target, transportTo } from "../src/connection.js";
 import { CallFailed, connect, HubError, Reason, valueOf } from "../src/index.js";
-import { freePort, listening, unavailable } from "./serving.js";
+import { freePort, listening, refused, unavailable } from "./serving.js";
 
 const PATIENCE_MS = 60_000;
 
@@ -44,19 +43,6 @@ async function serve(port = 0): Promise<Fake> {
     });
   fake.url = await listening(routes, port);
   return fake;
-}
-
-/** A status with google.rpc.ErrorInfo and RetryInfo of 10 ms. */
-function refused(code: Code, reason: string, message: string): ConnectError {
-  const error = new ConnectError(message, code);
-  const info = new BinaryWriter().tag(1, WireType.LengthDelimited).string(reason).finish();
-  const delay = new BinaryWriter().tag(2, WireType.Varint).int32(10_000_000).finish();
-  const retry = new BinaryWriter().tag(1, WireType.LengthDelimited).bytes(delay).finish();
-  error.details = [
-    { type: "google.rpc.ErrorInfo", value: info },
-    { type: "google.rpc.RetryInfo", value: retry },
-  ];
-  return error;
 }
 
 const failsAs = (code: Code) => (error: unknown) => error instanceof HubError && error.code === code;

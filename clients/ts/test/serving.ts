@@ -3,6 +3,7 @@ import { createServer, type ServerHttp2Session } from "node:http2";
 import type { AddressInfo } from "node:net";
 import { after } from "node:test";
 
+import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
 import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 
@@ -28,3 +29,16 @@ export async function freePort(): Promise<number> {
 }
 
 export const unavailable = () => new ConnectError("broken", Code.Unavailable);
+
+/** A status with google.rpc.ErrorInfo and RetryInfo of 10 ms. */
+export function refused(code: Code, reason: string, message: string): ConnectError {
+  const error = new ConnectError(message, code);
+  const info = new BinaryWriter().tag(1, WireType.LengthDelimited).string(reason).finish();
+  const delay = new BinaryWriter().tag(2, WireType.Varint).int32(10_000_000).finish();
+  const retry = new BinaryWriter().tag(1, WireType.LengthDelimited).bytes(delay).finish();
+  error.details = [
+    { type: "google.rpc.ErrorInfo", value: info },
+    { type: "google.rpc.RetryInfo", value: retry },
+  ];
+  return error;
+}

@@ -10,7 +10,7 @@ import type { JobStatusSchema } from "../../../gen/ts/toolhub/v1/job_pb.js";
 import { JobService, type WatchJobRequest, type WatchJobsRequest } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
 import { connect, HubError, JobState } from "../src/index.js";
-import { listening, unavailable } from "./serving.js";
+import { listening, refused, unavailable } from "./serving.js";
 
 type Status = MessageInitShape<typeof JobStatusSchema>;
 
@@ -95,6 +95,23 @@ test("a watch that brings nothing any more is given up, and one that is refused 
   assert.ok((await changes.next()).value?.reset);
   await assert.rejects(changes.next(), failsAs(Code.NotFound));
   assert.equal(asked.at(-1)?.resumeToken, "r1");
+});
+
+test("a hub that fails with a reason is not asked again", async () => {
+  let asked = 0;
+  const url = await listening((router) => {
+    router.service(ToolService, {
+      async *watchTools() {
+        asked += 1;
+        yield { reset: true, resumeToken: "r1" };
+        throw refused(Code.Internal, "INTERNAL", "Failed.");
+      },
+    });
+  });
+  const changes = connect(url).watchTools();
+  assert.ok((await changes.next()).value?.reset);
+  await assert.rejects(changes.next(), (error: unknown) => error instanceof HubError && error.reason === "INTERNAL");
+  assert.equal(asked, 1);
 });
 
 test("a watch ends with its signal, while nothing comes, and at the hub", async () => {
