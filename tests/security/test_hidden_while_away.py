@@ -238,3 +238,29 @@ async def test_what_the_refusal_of_a_hidden_tool_suggests_does_not_show_that_it_
                 of_none = [without(await OVER_MCP[way](client, name), name) for way, name in asked]
     assert hidden == of_none
     assert all("TOOL_NOT_FOUND" in answer for answer in hidden)
+
+
+TENANTS = """
+extends: none
+tenants:
+  - {name: acme, principals: ["acme-*"], sources: [dark]}
+  - {name: globex, principals: ["globex-*"]}
+grants: [{principals: ["*"], capabilities: ["mcp:*"]}]
+roles: [{principals: ["*-bot"], roles: [agent]}]
+"""
+
+
+@pytest.mark.promise("tenants.apart")
+async def test_why_the_source_of_another_tenant_is_away_is_in_no_event_of_ones_own(tmp_path: Path) -> None:
+    dark = {"dark": {"url": "http://127.0.0.1:1/mcp", "trust": "always"}}
+    settings = {**WITH_KEYS, "sources": {"file": str(real.write_sources(tmp_path, dark))}}
+    async with mcp_hub(tmp_path, policy=TENANTS, settings=settings) as hub:
+        assert await hub.grpc.hub.sourcing.sources.wait_until_tried(timeout_s=60)
+        keys = keys_of(hub, "acme-bot", "globex-bot")
+        for who, is_own in (("acme-bot", True), ("globex-bot", False)):
+            for name in (DARK, DARK.replace("/", "__")):
+                refused = await hub.grpc.invoke(name, {}, metadata=(("authorization", f"Bearer {keys[who]}"),))
+                events = await hub.grpc.events(call_id=refused.call_id)
+                assert bool(REASON.search(repr(refused))) is is_own, (who, name)
+                assert events
+                assert is_own or not REASON.search(repr(events)), (who, name)

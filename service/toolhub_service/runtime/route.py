@@ -120,10 +120,14 @@ class Routes:
             raise HiddenTool(not_found(call, self._catalog, self._policy), hidden.reason) from hidden
 
     def _unread_for(self, principal: Principal) -> Unread:
-        """As `Unread`, also of the names that an export may have given; first of those that the principal may see."""
+        """As `Unread`, also of the names that an export may have given; first of those that the principal may see, and
+        none of another tenant's source, whose reason its auditors must not read either."""
+        tenancy = principal.tenancy
 
         def find_unread(tool: str) -> UnreadTool | None:
-            found = [each for name in (tool, *possible_names(tool)) if (each := self._unread(name)) is not None]
+            names = (tool, *possible_names(tool))
+            shown = [name for name in names if tenancy is None or tenancy.shows(name.partition("/")[0])]
+            found = [each for name in shown if (each := self._unread(name)) is not None]
             return next((each for each in found if each.may_be_seen(principal, self._policy)), next(iter(found), None))
 
         return find_unread

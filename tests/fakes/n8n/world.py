@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.n8n.answers import Answer
 from tests.fakes.n8n.engine import ChangeSignal, Engine
 from tests.fakes.n8n.executions import ExecutionBook
 from tests.fakes.n8n.workflows import Workflow
@@ -78,6 +77,3 @@ class ServerState:
         key = f"n8n_api_{secrets.token_hex(16)}"
         self.keys[key] = scopes
         return key
-
-
-Area = Callable[[RecordedRequest], Awaitable[Answer]]

@@ -11,7 +11,6 @@ from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import URL_MAX_BYTES, CheckedUrl, check_url, join_url, parse_url
 
 ANY = (EgressRule(("*",)),)
-ALL_PORTS = frozenset(range(1, 65536))
 
 
 def refused(url: str, method: str = "GET", egress: tuple[EgressRule, ...] = ANY) -> ToolFailure:
