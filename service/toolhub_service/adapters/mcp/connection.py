@@ -174,7 +174,9 @@ class Connection:
             self.was_connected = True
             declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._declared else None)
             exchanges = self._bounded.exchanges if self._bounded is not None else None
-            self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast, exchanges))
+            # Over HTTP a call of the older version belongs to a session, which is the SDK's.
+            fast = self._program.calls if self._program is not None else self._fast if is_modern(spoken) else None
+            self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, fast, exchanges))
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[tuple[Outbound, ClientSession]]:

@@ -12,9 +12,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
-import msgspec
 from mcp import MCPError
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -30,7 +29,6 @@ from mcp_types import (
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
-    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     REQUEST_TIMEOUT,
 )
@@ -39,8 +37,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_error
 from toolhub_service.adapters.mcp.wire.event_reader import EventReader
 from toolhub_service.adapters.mcp.wire.exchanges import Exchanges
+from toolhub_service.adapters.mcp.wire.json_rpc import (
+    PROGRESS,
+    encode_request,
+    parse_message,
+    report_progress,
+    result_of,
+)
 from toolhub_service.adapters.mcp.wire.messages import Events, HttpRequest, Place, Transport, field_in
-from toolhub_service.adapters.upstream import as_number
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import CallOptions, Outbound, ProgressFnT
@@ -48,15 +52,28 @@ if TYPE_CHECKING:
 
 
 OnLog = Callable[[str, str, Any], None]  # level, logger, data
-_decoded: Final = msgspec.json.Decoder().decode  # strict, and exact for integers of any size
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _LOG: Final = "notifications/message"
-_PROGRESS: Final = "notifications/progress"
 _YIELD_EVERY: Final = 32  # events in a row before other tasks run
 
 
 class Redirected(Exception):
     """The server redirects the request to another URL without having processed it."""
+
+
+class ShortWay(Protocol):
+    """Sends `tools/call` without the SDK's dispatcher and models, as `FastClient` does over HTTP."""
+
+    is_open: bool
+
+    async def send(
+        self,
+        method: str,
+        params: dict[str, Any],
+        fields: Mapping[str, str],
+        on_progress: ProgressFnT | None = None,
+        on_log: OnLog | None = None,
+    ) -> dict[str, Any]: ...
 
 
 class FastClient:
@@ -90,10 +107,7 @@ class FastClient:
         """Return the `result` member of the answer, not validated. Raises MCPError for an error response or a breakage
         (`breakage_of`), and Redirected when nothing has run: then send it by the SDK."""
         asked = f"hub-{next(self._ids)}"
-        if on_progress is not None:
-            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
-        message = {"jsonrpc": "2.0", "id": asked, "method": method, "params": params}
-        content = msgspec.json.encode(message, enc_hook=_thaw)
+        content = encode_request(asked, method, params, has_progress=on_progress is not None)
         own = {name.lower(): value for name, value in fields.items()}
         answer = await self._transport.send(HttpRequest("POST", self._place, {**self._fields, **own}, content))
         try:
@@ -104,16 +118,9 @@ class FastClient:
             if status in {307, 308}:  # with others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
                 raise Redirected
-            return _result(_response_of_body(status, media, answer.content), asked)
+            return result_of(_response_of_body(status, media, answer.content), asked)
         finally:
             answer.close()
-
-
-def _thaw(value: object) -> object:
-    """Return a mapping as a dict; arguments may be frozen."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError
 
 
 async def _read_stream(
@@ -124,11 +131,11 @@ async def _read_stream(
     async for data in _messages_in(events):
         if next(seen) % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
-        message = _parse_message(data)
+        message = parse_message(data)
         if "method" not in message:
-            return _result(message, asked)
-        if on_progress is not None and message["method"] == _PROGRESS:
-            await _report(message.get("params"), asked, on_progress)
+            return result_of(message, asked)
+        if on_progress is not None and message["method"] == PROGRESS:
+            await report_progress(message.get("params"), asked, on_progress)
         elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
             on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     raise breakage_error(Breakage.LOST)
@@ -141,14 +148,6 @@ async def _messages_in(events: Events) -> AsyncIterator[bytes]:
             yield data
     for data in reader.last_messages():
         yield data
-
-
-async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
-    if not isinstance(params, dict) or params.get("progressToken") != asked:
-        return
-    step, total, message = as_number(params.get("progress")), as_number(params.get("total")), params.get("message")
-    if step is not None:
-        await on_progress(step, total, message if isinstance(message, str) else None)
 
 
 def _response_of_body(status: int, media: str, content: bytes) -> dict[str, Any]:
@@ -165,41 +164,15 @@ def _response_of_body(status: int, media: str, content: bytes) -> dict[str, Any]
         raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
     if not is_json:
         raise MCPError(INVALID_REQUEST, f"Unexpected content type: {media}")
-    return _parse_message(content)
+    return parse_message(content)
 
 
 def _error_in(content: bytes) -> dict[str, Any] | None:
     try:
-        message = _parse_message(content)
+        message = parse_message(content)
     except MCPError:
         return None
     return message if "error" in message else None
-
-
-def _parse_message(text: bytes) -> dict[str, Any]:
-    """Parse a JSON-RPC message. Raises MCPError -32700."""
-    try:
-        message = _decoded(text)
-    except (ValueError, RecursionError):
-        raise _unreadable() from None
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise _unreadable()
-    return message
-
-
-def _result(message: dict[str, Any], asked: str) -> dict[str, Any]:
-    """Return the result in a response. An error may have no id when the server could not read the request's."""
-    error, result = message.get("error"), message.get("result")
-    if "error" in message and "result" not in message and message.get("id") in (asked, None):
-        if isinstance(error, dict) and type(error.get("code")) is int and isinstance(error.get("message"), str):
-            raise MCPError(error["code"], error["message"], error.get("data"))
-    elif isinstance(result, dict) and "error" not in message and message.get("id") == asked:
-        return result
-    raise _unreadable()
-
-
-def _unreadable() -> MCPError:
-    return MCPError(PARSE_ERROR, "Failed to parse JSON response")
 
 
 _EXTENSIONS: Final = "extensions"
@@ -231,10 +204,10 @@ class RequestSender:
         protocol_version: str,
         client: Implementation,
         capabilities: ClientCapabilities,
-        fast: FastClient | None = None,
+        fast: ShortWay | None = None,
         exchanges: Exchanges | None = None,
     ) -> None:
-        """`capabilities`: what the hub declares. `fast`: sends `tools/call` to a modern server over HTTP. `exchanges`:
+        """`capabilities`: what the hub declares. `fast`: sends `tools/call`. `exchanges`:
         those of the HTTP transport beneath."""
         self._dispatcher = dispatcher
         self._version = protocol_version
@@ -248,7 +221,7 @@ class RequestSender:
             if is_modern(protocol_version)
             else {}
         )
-        self.fast = fast if self._meta else None
+        self.fast = fast
         self._exchanges = exchanges
 
     async def send(

@@ -53,6 +53,14 @@ class PeerRequests:
         elif isinstance(message, JSONRPCRequest):
             self._spare_answers += 1
 
+    def note_own_request(self) -> None:
+        """Note that the hub has asked beside the SDK."""
+        self._spare_answers += 1
+
+    def note_own_answer(self) -> None:
+        """Note that such a request was answered."""
+        self._spare_answers -= 1
+
     @property
     def are_answers_made_up(self) -> bool:
         """Return whether there were far more answers than questions."""

@@ -34,6 +34,7 @@ from toolhub_service.adapters.mcp.kind import StdioTerms, command_advice
 from toolhub_service.adapters.mcp.transports.events import MESSAGES_FREE, MESSAGES_PER_S, line_allowance
 from toolhub_service.adapters.mcp.transports.inbox import PeerRequests
 from toolhub_service.adapters.mcp.transports.lines import Lines, Tail, TooLong, later_messages
+from toolhub_service.adapters.mcp.transports.pipe_calls import PipeCalls
 from toolhub_service.adapters.mcp.transports.pump import LinePump
 from toolhub_service.adapters.mcp.transports.reaper import REAPER, RUN_VARIABLE
 from toolhub_service.adapters.mcp.transports.repairs import repair_message
@@ -142,11 +143,20 @@ class SendQueue(ObjectSendStream[SessionMessage]):
         # The program reads nothing, so it would not read this; waiting here would delay the call that gave up.
         if self.is_held and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
             return
+        await self.send_line(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self._on_sent(message)
+
+    async def send_line(self, line: bytes) -> None:
+        """Write a line when there is room for it. Raises anyio.BrokenResourceError, as above."""
         await self._open.wait()
         if self._is_over:
             raise anyio.BrokenResourceError
-        self._write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-        self._on_sent(message)
+        self._write(line)
+
+    def send_now(self, line: bytes) -> None:
+        """Write a line, or drop it while the program does not read."""
+        if not self.is_held and not self._is_over:
+            self._write(line)
 
     async def aclose(self) -> None:
         self.end()
@@ -187,6 +197,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self._max_message_bytes = max_message_bytes
         self._pump = LinePump(Lines(max_message_bytes), self._take_line, self._pause_reading)
         self._requests = PeerRequests(self.end)
+        self.calls = PipeCalls(self.outbox, self._on_own_request, self._requests.note_own_answer)
         self._lines = line_allowance()
         self._pace = Pace(MESSAGES_FREE, MESSAGES_PER_S)
         self._mending: set[asyncio.Task[None]] = set()
@@ -283,6 +294,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             task.cancel()
         self.inbox.end()
         self.outbox.end()
+        self.calls.end()
         on_end, self._on_end = self._on_end, None
         if why and on_end is not None:
             on_end(why)
@@ -321,6 +333,15 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         return self._put(message, len(line))
 
     def _put(self, parsed: Any, size_bytes: int) -> bool:
+        is_valid = self.calls.take(parsed) if self.calls.expects(parsed) else self._put_for_sdk(parsed, size_bytes)
+        if not is_valid:
+            return False
+        if (pause_s := self._pace.take(1)) > 0:
+            self._pump.hold(_PACE)
+            asyncio.get_running_loop().call_later(pause_s, self._pump.release, _PACE)
+        return True
+
+    def _put_for_sdk(self, parsed: Any, size_bytes: int) -> bool:
         try:
             message = jsonrpc_message_adapter.validate_python(parsed, by_name=False)
         except (ValueError, RecursionError):
@@ -328,11 +349,8 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self._requests.note_incoming(message)
         if self._requests.are_answers_made_up:
             self.end(Breakage.FLOODED.value)
-            return True
-        self.inbox.put(SessionMessage(message), size_bytes)
-        if (pause_s := self._pace.take(1)) > 0:
-            self._pump.hold(_PACE)
-            asyncio.get_running_loop().call_later(pause_s, self._pump.release, _PACE)
+        else:
+            self.inbox.put(SessionMessage(message), size_bytes)
         return True
 
     def _repair_line(self, line: bytes) -> bool:
@@ -356,6 +374,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
 
     def _on_sent(self, message: JSONRPCMessage) -> None:
         self._requests.note_outgoing(message)
+        self._pace.earn(_EARNED)
+
+    def _on_own_request(self) -> None:
+        self._requests.note_own_request()
         self._pace.earn(_EARNED)
 
     def _on_invalid_line(self, line: bytes) -> None:
@@ -382,10 +404,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
 
     def _fail(self, line: TooLong, breakage: Breakage, facts: Facts) -> bool:
         """Fail the request that the line would have answered. Return False when its id cannot be read."""
-        answers = line.answers
-        if answers is not None:
-            error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage, facts)})
-            self.inbox.put(SessionMessage(error), 0)
+        answers, error = line.answers, error_of(breakage, facts)
+        if answers is not None and not self.calls.fail(answers, error):
+            message = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error})
+            self.inbox.put(SessionMessage(message), 0)
         return answers is not None
 
     def _write(self, data: bytes) -> None:

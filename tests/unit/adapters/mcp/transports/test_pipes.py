@@ -14,6 +14,7 @@ from mcp_types import REQUEST_TIMEOUT, ClientCapabilities, Implementation
 
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of, is_closed
 from toolhub_service.adapters.mcp.requests import RequestSender
+from toolhub_service.adapters.mcp.transports.inbox import SPARE_ANSWERS_MAX
 from toolhub_service.adapters.mcp.transports.stdio import PipeProtocol
 
 MAX_BYTES = 100_000
@@ -22,11 +23,12 @@ MAX_BYTES = 100_000
 class FakePipe(PipeProtocol):
     """What was written to a program that is not there, and what it answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: str) -> None:
         super().__init__(MAX_BYTES, lambda _: None)
         self.dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(self.inbox, self.outbox)
         client = Implementation(name="hub", version="1")
-        self.requests = RequestSender(self.dispatcher, "2025-11-25", client, ClientCapabilities())
+        fast = self.calls if way == "short" else None
+        self.requests = RequestSender(self.dispatcher, "2025-11-25", client, ClientCapabilities(), fast)
         self.lines: list[dict[str, Any]] = []
         self._more = asyncio.Event()
 
@@ -54,9 +56,9 @@ class FakePipe(PipeProtocol):
         self._more.set()
 
 
-@pytest.fixture
-async def pipe() -> AsyncIterator[FakePipe]:
-    pipe, is_open, over = FakePipe(), asyncio.Event(), asyncio.Event()
+@pytest.fixture(params=["short", "sdk"])
+async def pipe(request: pytest.FixtureRequest) -> AsyncIterator[FakePipe]:
+    pipe, is_open, over = FakePipe(request.param), asyncio.Event(), asyncio.Event()
 
     async def own() -> None:
         """The SDK's session is left by the task that entered it."""
@@ -208,3 +210,42 @@ async def test_an_answer_that_came_before_the_end_counts(pipe: FakePipe) -> None
     pipe.reply(id=line["id"], result={"content": []})
     pipe.end("")
     assert await calling == {"content": []}
+
+
+async def test_answers_that_come_too_late_are_no_flood(pipe: FakePipe) -> None:
+    for _ in range(SPARE_ANSWERS_MAX + 10):
+        before = len(pipe.lines)
+        calling = pipe.call()
+        line = (await pipe.sent(before + 1))[-1]
+        calling.cancel()
+        await asyncio.wait({calling})
+        pipe.reply(id=line["id"], result={})
+    before = len(pipe.lines)
+    calling = pipe.call()
+    line = (await pipe.sent(before + 1))[-1]
+    pipe.reply(id=line["id"], result={"content": []})
+    assert await calling == {"content": []}
+
+
+async def test_other_messages_pass_by_a_call_to_the_sdk_and_back(pipe: FakePipe) -> None:
+    calling = pipe.call()
+    listing = asyncio.create_task(pipe.requests.send("tools/list", {}))
+    numbers = {line["method"]: line["id"] for line in await pipe.sent(2)}
+    pipe.reply(id="theirs", method="ping")
+    answer = (await pipe.sent(3))[2]
+    assert (answer["id"], answer["result"]) == ("theirs", {})
+    pipe.reply(id=numbers["tools/list"], result={"tools": []})
+    pipe.reply(id=numbers["tools/call"], result={"content": []})
+    assert await listing == {"tools": []}
+    assert await calling == {"content": []}
+
+
+async def test_an_answer_with_a_result_and_an_error_is_the_error_where_that_is_one(pipe: FakePipe) -> None:
+    failing, other = pipe.call(), pipe.call()
+    lines = await pipe.sent(2)
+    pipe.reply(result={}, id=lines[0]["id"], error={"code": 1, "message": "x"})
+    with pytest.raises(MCPError) as caught:
+        await failing
+    assert caught.value.error.code == 1
+    pipe.reply(result={"content": []}, id=lines[1]["id"], error="x")
+    assert await other == {"content": []}
