@@ -70,7 +70,7 @@ def test_the_shell_completes_tools_and_approvals_that_the_hub_knows(tmp_path: Pa
     cli.data_dir.mkdir(parents=True)
     (cli.data_dir / "policy.yaml").write_text("rules: [{id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.move]}]")
     with serving(tmp_path) as hub:
-        at_hub = {"TOOLHUB_ADDRESS": hub.address}
+        at_hub = {"TOOLHUB_ADDRESS": hub.address, "TOOLHUB_COMPLETION_TIMEOUT_S": "60"}  # a busy machine is slow
         assert completed(cli, "toolhub call core/fs.read", 2, **at_hub) == ["core/fs.readText"]
         assert completed(cli, "toolhub tools show core/exec", 3, **at_hub) == []
         assert completed(cli, "toolhub call core/fs.move so", 3, **at_hub) == ["source="]
