@@ -2,8 +2,8 @@
 
 The SDK's transport makes a stream, two tasks and a dozen models for each request, which is most of what a call costs.
 For a request that needs only its answer, this module checks the same headers and runs the same handlers: of plain
-calls by `plain_calls.py`, of others by the SDK's own `serve_one`. The answer is the same, byte for byte (a test compares
-them). Any other request, and any with an invalid envelope, goes to the SDK.
+calls by `plain_calls.py`, of others by the SDK's own `serve_one`. The answer is the same, byte for byte (a test
+compares them). Any other request, and any with an invalid envelope, goes to the SDK.
 """
 
 from __future__ import annotations
