@@ -35,16 +35,16 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_error
-from toolhub_service.adapters.mcp.wire.event_reader import EventReader
-from toolhub_service.adapters.mcp.wire.exchanges import Exchanges
-from toolhub_service.adapters.mcp.wire.json_rpc import (
+from toolhub_service.adapters.mcp.messages.event_reader import EventReader
+from toolhub_service.adapters.mcp.messages.exchanges import Exchanges
+from toolhub_service.adapters.mcp.messages.http import Events, HttpRequest, Place, Transport, field_in
+from toolhub_service.adapters.mcp.messages.json_rpc import (
     PROGRESS,
     encode_request,
     parse_message,
     report_progress,
     result_of,
 )
-from toolhub_service.adapters.mcp.wire.messages import Events, HttpRequest, Place, Transport, field_in
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import CallOptions, Outbound, ProgressFnT

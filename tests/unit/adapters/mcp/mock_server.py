@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import httpx2
 
+from toolhub_service.adapters.mcp.messages.exchanges import Exchanges
+from toolhub_service.adapters.mcp.messages.http import HttpRequest, HttpResponse, Transport
 from toolhub_service.adapters.mcp.transports.sdk_transport import SdkTransport
-from toolhub_service.adapters.mcp.wire.exchanges import Exchanges
-from toolhub_service.adapters.mcp.wire.messages import HttpRequest, HttpResponse, Transport
 
 Server = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 

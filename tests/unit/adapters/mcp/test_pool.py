@@ -10,9 +10,9 @@ import pytest
 
 from tests.fakes.tls import server_and_client_tls
 from tests.unit.adapters.mcp.links import descriptors, until, within
+from toolhub_service.adapters.mcp.messages.http import NORMAL, HttpRequest, Times, place_of, same_times
 from toolhub_service.adapters.mcp.transports.connections import Connections, PoolFull
 from toolhub_service.adapters.mcp.transports.http import IDLE_MAX, pool
-from toolhub_service.adapters.mcp.wire.messages import NORMAL, HttpRequest, Times, place_of, same_times
 from toolhub_service.egress.breakage import Breakage, WireError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

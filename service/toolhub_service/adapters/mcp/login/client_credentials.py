@@ -31,7 +31,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from toolhub_service.adapters.mcp.kind import OAuthTerms
 from toolhub_service.adapters.mcp.login.client_key import ASSERTION_TYPE, ClientKey
-from toolhub_service.adapters.mcp.wire.messages import Answer, HttpRequest, Transport, place_of, same_times
+from toolhub_service.adapters.mcp.messages.http import Answer, HttpRequest, Transport, place_of, same_times
 from toolhub_service.credentials.answers import access_token_in, first_text, lifetime_s, lists, scope_of, text_in
 from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.schema.repaired_json import loads_repaired

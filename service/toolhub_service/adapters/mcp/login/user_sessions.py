@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from toolhub_service.adapters.callers import CallersOf
-from toolhub_service.adapters.mcp.wire.messages import Answer, HttpRequest, Origin, Transport
+from toolhub_service.adapters.mcp.messages.http import Answer, HttpRequest, Origin, Transport
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.credential import CredentialKind

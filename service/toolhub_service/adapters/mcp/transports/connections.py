@@ -16,8 +16,8 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from toolhub_service.adapters.mcp.messages.http import HttpRequest, HttpResponse, Origin, Place
 from toolhub_service.adapters.mcp.transports.reading import ResponseReader
-from toolhub_service.adapters.mcp.wire.messages import HttpRequest, HttpResponse, Origin, Place
 from toolhub_service.aio.turnstile import pass_turnstile
 from toolhub_service.egress.breakage import Breakage, WireError
 from toolhub_service.egress.framing import read_allowance

@@ -16,9 +16,9 @@ from typing import Final
 import orjson
 
 from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
+from toolhub_service.adapters.mcp.messages.exchanges import Exchange, RequestCancelled
 from toolhub_service.adapters.mcp.transports.repairs import is_strict, repair_bytes
 from toolhub_service.adapters.mcp.transports.value_counter import count_values
-from toolhub_service.adapters.mcp.wire.exchanges import Exchange, RequestCancelled
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.aio.turnstile import pass_turnstile
 from toolhub_service.egress.bodies import Pull

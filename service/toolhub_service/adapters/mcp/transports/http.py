@@ -29,15 +29,8 @@ from toolhub_service.adapters.mcp.failures import Breakage, Facts, NotConnected,
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.login.user_sessions import CallerTransport, Holder
-from toolhub_service.adapters.mcp.requests import FastClient
-from toolhub_service.adapters.mcp.transports.connections import Connections, PoolFull
-from toolhub_service.adapters.mcp.transports.events import BoundedEvents, breakage_of_wire, failing_message
-from toolhub_service.adapters.mcp.transports.inbox import BoundedInbox, BoundedOutbox, PeerRequests
-from toolhub_service.adapters.mcp.transports.repairs import repair_bytes
-from toolhub_service.adapters.mcp.transports.sdk_transport import SdkTransport
-from toolhub_service.adapters.mcp.transports.value_counter import VALUES_MAX, count_values
-from toolhub_service.adapters.mcp.wire.exchanges import Exchange, Exchanges, RequestCancelled
-from toolhub_service.adapters.mcp.wire.messages import (
+from toolhub_service.adapters.mcp.messages.exchanges import Exchange, Exchanges, RequestCancelled
+from toolhub_service.adapters.mcp.messages.http import (
     Answer,
     Fields,
     HttpRequest,
@@ -50,6 +43,13 @@ from toolhub_service.adapters.mcp.wire.messages import (
     place_of,
     same_times,
 )
+from toolhub_service.adapters.mcp.requests import FastClient
+from toolhub_service.adapters.mcp.transports.connections import Connections, PoolFull
+from toolhub_service.adapters.mcp.transports.events import BoundedEvents, breakage_of_wire, failing_message
+from toolhub_service.adapters.mcp.transports.inbox import BoundedInbox, BoundedOutbox, PeerRequests
+from toolhub_service.adapters.mcp.transports.repairs import repair_bytes
+from toolhub_service.adapters.mcp.transports.sdk_transport import SdkTransport
+from toolhub_service.adapters.mcp.transports.value_counter import VALUES_MAX, count_values
 from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.aio.cooperative import run_in_slices
 from toolhub_service.egress.bodies import BoundedBody, Pull, decoder_of

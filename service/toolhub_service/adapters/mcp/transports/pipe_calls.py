@@ -19,7 +19,13 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
 from toolhub_service.adapters.mcp.failures import Breakage, error_of
-from toolhub_service.adapters.mcp.wire.json_rpc import PROGRESS, encode_request, is_response, report_progress, result_of
+from toolhub_service.adapters.mcp.messages.json_rpc import (
+    PROGRESS,
+    encode_request,
+    is_response,
+    report_progress,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT

@@ -11,7 +11,7 @@ from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolhub_service.adapters.mcp.wire.messages import field_in
+from toolhub_service.adapters.mcp.messages.http import field_in
 from toolhub_service.egress.breakage import Breakage, WireError
 from toolhub_service.egress.framing import (
     FIELDS_MAX,

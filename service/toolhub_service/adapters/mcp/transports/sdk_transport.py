@@ -7,8 +7,8 @@ from typing import Final
 
 import httpx2
 
-from toolhub_service.adapters.mcp.wire.exchanges import Exchanges
-from toolhub_service.adapters.mcp.wire.messages import Answer, Events, HttpRequest, Transport, place_of
+from toolhub_service.adapters.mcp.messages.exchanges import Exchanges
+from toolhub_service.adapters.mcp.messages.http import Answer, Events, HttpRequest, Transport, place_of
 
 _OWN: Final = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 """Fields that the connection writes itself."""

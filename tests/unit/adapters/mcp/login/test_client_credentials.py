@@ -14,8 +14,8 @@ from tests.unit.adapters.mcp.links import within
 from tests.unit.adapters.mcp.mock_server import answer_to, sending_to
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
+from toolhub_service.adapters.mcp.messages.http import origin_of
 from toolhub_service.adapters.mcp.transports.http import BoundedTransport
-from toolhub_service.adapters.mcp.wire.messages import origin_of
 
 URL = "https://mcp.example/mcp"
 AS = "https://login.example"

@@ -26,8 +26,8 @@ from tests.unit.adapters.mcp.mock_server import sending_to
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms
 from toolhub_service.adapters.mcp.login.client_credentials import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.login.client_key import ASSERTION_TYPE, ClientKey
+from toolhub_service.adapters.mcp.messages.http import place_of
 from toolhub_service.adapters.mcp.transports.http import BoundedTransport
-from toolhub_service.adapters.mcp.wire.messages import place_of
 
 TOKEN_URL = f"{AS}/token"
 P256 = ec.generate_private_key(ec.SECP256R1())

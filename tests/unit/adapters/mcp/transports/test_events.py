@@ -11,11 +11,11 @@ import httpx2
 import pytest
 
 from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp.messages.exchanges import Exchange
+from toolhub_service.adapters.mcp.messages.http import Answer
 from toolhub_service.adapters.mcp.transports.events import LINES_A_TURN, BoundedEvents
 from toolhub_service.adapters.mcp.transports.repairs import take_remarks
 from toolhub_service.adapters.mcp.transports.sdk_transport import response_of
-from toolhub_service.adapters.mcp.wire.exchanges import Exchange
-from toolhub_service.adapters.mcp.wire.messages import Answer
 from toolhub_service.egress.bodies import decoder_of
 from toolhub_service.egress.framing import Pace
 

@@ -29,8 +29,8 @@ from tests.unit.adapters.mcp.links import (
 )
 from tests.unit.adapters.mcp.mock_server import answer_to, sending_to
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.mcp.messages.http import origin_of
 from toolhub_service.adapters.mcp.transports.http import BoundedTransport
-from toolhub_service.adapters.mcp.wire.messages import origin_of
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.sections.source_config import ClientTls
 

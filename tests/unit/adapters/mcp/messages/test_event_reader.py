@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolhub_service.adapters.mcp.wire.event_reader import EventReader
+from toolhub_service.adapters.mcp.messages.event_reader import EventReader
 
 
 def messages(raw: bytes, size: int = 65_536) -> list[bytes]:

@@ -7,7 +7,7 @@ import asyncio
 import httpx2
 import pytest
 
-from toolhub_service.adapters.mcp.wire.exchanges import Exchange, Exchanges, RequestCancelled
+from toolhub_service.adapters.mcp.messages.exchanges import Exchange, Exchanges, RequestCancelled
 
 
 def request(**fields: str) -> httpx2.Request:

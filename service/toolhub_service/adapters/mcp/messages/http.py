@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import httpx2
 import msgspec
 
-from toolhub_service.adapters.mcp.wire.exchanges import OPEN, Exchange
+from toolhub_service.adapters.mcp.messages.exchanges import OPEN, Exchange
 from toolhub_service.egress.bodies import Pull
 
 Origin = tuple[str, str, int]
