@@ -268,6 +268,17 @@ async def test_idle_connections_beyond_a_number_are_closed() -> None:
         await until(lambda: left == 5)
 
 
+async def test_a_connection_that_was_idle_for_too_long_is_replaced() -> None:
+    server = Kept()
+    tls = ssl.create_default_context()
+    connections = Connections(tls, connections_max=8, idle_max=8, keep_alive_s=-1.0)
+    async with serving(server) as url:
+        assert [await post(connections, url) for _ in range(3)] == [b"ok"] * 3
+        await until(lambda: server.connections == 3)
+        connections.close()
+        await asyncio.sleep(0)
+
+
 async def test_an_idle_connection_makes_room_for_one_to_another_server() -> None:
     first, second = Kept(), Kept()
     async with serving(first) as one, serving(second) as other, sockets(connections_max=1) as connections:
