@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -355,9 +356,23 @@ async def test_the_next_address_of_a_name_is_tried_where_one_does_not_answer(mon
     async def addresses(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
         return [(0, 0, 0, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+    loop = asyncio.get_running_loop()
+    tried: list[str] = []
+    create_connection = loop.create_connection
+
+    async def note_and_connect(made: Any, host: str, port: int, **more: Any) -> Any:
+        tried.append(host)
+        return await create_connection(made, host, port, **more)
+
+    monkeypatch.setattr(loop, "getaddrinfo", addresses)
+    monkeypatch.setattr(loop, "create_connection", note_and_connect)
     async with serving(Kept()) as url, sockets() as connections:
-        assert await post(connections, url.replace("127.0.0.1", "two.example")) == b"ok"
+        named = url.replace("127.0.0.1", "two.example")
+        assert await post(connections, named) == b"ok"
+        for connection in [*connections._open]:
+            connection.abort()
+        assert await post(connections, named) == b"ok"
+    assert tried == ["127.0.0.2", "127.0.0.1", "127.0.0.1"], "then the one that answered"
 
 
 async def test_a_connection_is_closed_that_carries_a_byte_at_a_time_for_ever() -> None:

@@ -53,6 +53,8 @@ class Connections:
         self._open: set[_Connection] = set()
         self._idle: list[_Connection] = []
         """In order of their last use."""
+        self._answered: dict[Origin, str] = {}
+        """The address of each origin that answered last."""
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """Return the response when its head has arrived. Raises WireError; `was_sent` says whether the server may have
@@ -122,7 +124,10 @@ class Connections:
             self._idle[0].abort()
         try:
             async with asyncio.timeout(within_s):
-                return await self._first_to_answer(await _addresses_of(place), place, within_s)
+                addresses = await _addresses_of(place)
+                # A host whose IPv6 is unreachable costs its wait once, and not with each connection.
+                addresses.sort(key=lambda address: address != self._answered.get(place.origin))
+                return await self._first_to_answer(addresses, place, within_s)
         except ssl.SSLError as error:
             raise WireError(Breakage.UNTRUSTED) from error
         except (socket.gaierror, UnicodeError) as error:
@@ -148,6 +153,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: _Connection(self, place.origin), address, port, **tls)
         self._open.add(connection)
+        self._answered[place.origin] = address
         return connection
 
 
@@ -333,7 +339,7 @@ class _Connection(asyncio.Protocol):
             self._writing.cancel()
 
 
-async def _addresses_of(place: Place) -> Sequence[str]:
+async def _addresses_of(place: Place) -> list[str]:
     """Raises socket.gaierror, UnicodeError."""
     found = await asyncio.get_running_loop().getaddrinfo(place.host, place.origin[2], type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
