@@ -1,7 +1,7 @@
 """The port of the MCP endpoint: bound when the hub starts, served from the first connection on.
 
-The SDK takes a second and tens of megabytes to load. A hub without MCP clients pays for neither; the
-first client waits in the socket's queue meanwhile.
+The SDK takes a second and tens of megabytes to load. A hub without MCP clients pays for neither; the first client waits
+in the socket's queue meanwhile.
 """
 
 from __future__ import annotations

@@ -267,6 +267,7 @@ async def test_idle_connections_beyond_a_number_are_closed() -> None:
     async with serving(together) as url, sockets(connections_max=IDLE_MAX + 5) as connections:
         await asyncio.gather(*(post(connections, url) for _ in range(IDLE_MAX + 5)))
         await until(lambda: left == 5)
+        assert len(connections._idle) == IDLE_MAX
 
 
 async def test_a_connection_that_was_idle_for_too_long_is_replaced() -> None:
